@@ -573,7 +573,6 @@ static PyMemberDef end_members[] = {
 
 static PyType_Slot end_slots[] = {
     {Py_tp_doc, "What comes once, and is awaited; see asyncnn.turn."},
-    {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, End_dealloc},
     {Py_tp_traverse, End_traverse},
     {Py_tp_clear, End_clear},

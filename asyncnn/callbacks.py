@@ -95,7 +95,8 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     """What `IExecutionCallback.notify_1_3` was given.
 
     ``kind`` is the error that it stands for, where more is known than its status.
-    ``route`` is how it went, if that is not the usual way.
+    ``route`` is how it went, if that is not the usual way. What ``is_left`` to a driver
+    that has not answered may still write to the outputs.
     """
 
     status: ErrorStatus
@@ -104,6 +105,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     reason: str = ""
     kind: type[AsyncnnError] | None = None
     route: Route | None = None
+    is_left: bool = False
 
     def raise_for_status(self, what: str = "execution") -> None:
         """Do nothing if the execution succeeded.

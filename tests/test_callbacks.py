@@ -7,6 +7,7 @@ import pytest
 from asyncnn.callbacks import (
     AlreadyNotifiedError,
     CallbackObject,
+    Completion,
     ExecutionFuture,
     ExecutionResult,
     FencedOutcome,
@@ -49,6 +50,20 @@ class TestOneShot:
         notify()
         assert "client bug" in caplog.text
         assert notify.is_done
+
+
+class TestCompletion:
+    def test_is_made_by_classes_that_say_how_to_abandon_it(self) -> None:
+        class Named(Completion):
+            def __init__(self, name: str, *, number: int) -> None:
+                self.called = f"{name} {number}"
+
+            def abandon(self) -> None:
+                raise NotImplementedError
+
+        assert Named("run", number=1).called == "run 1"
+        with pytest.raises(TypeError, match="abstract"):
+            Completion()  # type: ignore[abstract]
 
 
 class TestDeath:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +26,7 @@ from asyncnn.devices.device_settings import read_settings
 from asyncnn.devices.measured_capabilities import known_measurement
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.output_files import write_file
+from asyncnn.runtime.onnx import tensors
 from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.driver.server import Server
 from asyncnn.service.process import driver_process
@@ -135,6 +137,25 @@ def with_weights_in(location: str) -> onnx.ModelProto:
         [weight],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_weights_beside_a_small_file_are_not_read_where_they_would_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
+) -> None:
+    onnx.save(with_weights_in("weights"), tmp_path / "model.onnx")
+    np.ones((4, 4), np.float32).tofile(tmp_path / "weights")
+    readers: list[int] = []
+    beside = tensors._beside
+
+    def noted(*args: Any) -> Path:
+        readers.append(threading.get_ident())
+        return beside(*args)
+
+    monkeypatch.setattr(tensors, "_beside", noted)
+    asyncnn.load(tmp_path / "model.onnx", strict=strict)
+    assert readers
+    assert threading.get_ident() not in readers
 
 
 @pytest.fixture

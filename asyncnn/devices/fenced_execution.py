@@ -71,6 +71,7 @@ class FencedExecution(FencedRun, Run):
             self.deadline_ns = earlier(self._options.deadline, now_ns, duration)
             if self.decision is None and not executable.are_short:
                 self.decision = threading.Lock()
+                self.goes_native = False
         # It may have been launched long ago.
         self.should_inline = executable.should_inline and self.deadline_ns is None
         if self._launched_ns:

@@ -134,7 +134,7 @@ class Run(Work, Completion):
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: OutputShapes | None = None
-        self._started_ns = self.computed_ns = self._cpu_ns = 0
+        self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
         if options.measure is not _NOT_MEASURED:
             self._launched_ns = perf_counter_ns()
 
@@ -242,9 +242,11 @@ class Run(Work, Completion):
         if self._abort_status is not None:
             control.stop()
         deadline_ns, review_ns = self.deadline_ns, pause.from_ns
-        lane = idle.pop()
-        # First: it may have come back when the next call returns.
+        # First: it may have come back when the next call returns. Nothing is called up
+        # to that, as an interrupt behind a call would lose the lane.
+        lane = idle[-1]
         lane.work = self
+        del idle[-1]
         try:
             workspace.job.offer(
                 lane.thread, lane, arrays, control, deadline_ns, pause, review_ns
@@ -411,7 +413,8 @@ class Run(Work, Completion):
             measure = self._options.measure
             if measure is not _NOT_MEASURED and measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
-                on_device = self._ended_ns - self._started_ns
+                # It has not ended where a lane is stuck behind its outputs.
+                on_device = max(0, self._ended_ns - self._started_ns)
                 timing = Timing(on_device // 1000, in_driver // 1000)
         if self.use is not None:
             self.use.settle(status, shapes or (), self.is_left)

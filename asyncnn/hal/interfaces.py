@@ -53,11 +53,13 @@ class CallbackObject:
     ``reason`` explains a failure in words, where the driver can say more than the
     status; it is set before the notification. An object with ``takes_early_results``
     may hear of the outcome before the call that it was passed to has returned. If one
-    that ``may_be_left`` dies, the outcome is reported at once, as at a deadline.
+    that ``may_be_left`` dies, the outcome is reported at once, as at a deadline. It is
+    told that it ``is_left`` if the driver may still write to the outputs.
     """
 
     takes_early_results: ClassVar[bool] = False
     may_be_left: ClassVar[bool] = False
+    is_left = False
 
     def __init__(self) -> None:
         self.reason = ""

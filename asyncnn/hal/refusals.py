@@ -179,8 +179,10 @@ class AllocateArguments(NamedTuple):
         :raises AsyncnnError: of its status, if it does not.
         """
         status, buffer, token = await device.allocate(*self)
-        if buffer is None:
+        if status is not ErrorStatus.NONE:
             raise error_of(device, status, f"{_NO_BUFFER}: {status.name}")
+        if buffer is None:
+            raise GeneralFailureError(_NO_BUFFER)
         return buffer, token
 
 

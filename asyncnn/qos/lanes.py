@@ -163,7 +163,8 @@ class Lanes(ABC):
                 lane_ns = used_ns * work.pause.threads
                 if has_ended or work.is_withdrawn or self.refusal is not None:
                     run_queue.end(work, now_ns, lane_ns)
-                    works.append(work)
+                    if not work.is_left:  # else that was reported
+                        works.append(work)
                 else:
                     run_queue.give_back(work, now_ns, lane_ns)
                     # The system has run others in its place, and a lane is free.

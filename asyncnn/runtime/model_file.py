@@ -120,9 +120,15 @@ def load(
     what = f"loading {_where(source)}"
     memory = call_abandonable(what, in_one(order.bytes_of, source))
     steps = order.loading(source, memory)
-    # Nothing hangs any more, and another thread takes longer to begin than this does.
-    is_short = memory.size <= _SHORT_BYTES
+    # Another thread takes longer to begin than this does, where nothing can hang.
+    is_short = memory.size <= _SHORT_BYTES and not _reads_others(source, memory)
     return completed(steps) if is_short else call_abandonable(what, steps)
+
+
+def _reads_others(source: ModelSource, memory: Memory) -> bool:
+    """Tell whether loading may read more files: weights beside an ONNX graph."""
+    is_path = isinstance(source, str | os.PathLike)
+    return is_path and kind_of(view(memory)) is FileKind.ONNX
 
 
 def _where(source: ModelSource) -> str:

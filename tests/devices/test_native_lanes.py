@@ -84,6 +84,16 @@ async def test_a_model_moves_to_them_after_its_first_run() -> None:
     assert native_lanes() == 0
 
 
+@pytest.mark.parametrize("limit", ["duration", "timeout"])
+async def test_what_may_be_reported_before_its_end_is_not_on_one(limit: str) -> None:
+    """It would write to the application's arrays after that."""
+    async with open_device("accelerated", settings=ON_LANES) as device:
+        prepared = await device.prepare(layers(24))
+        await prepared.run(X)  # too long to be known as short
+        await prepared.run_fenced(X, **{limit: 60.0})
+        assert native_lanes() == 0
+
+
 async def test_what_needs_python_stays_on_lanes_of_python() -> None:
     async with open_device("reference", settings=ON_LANES) as device:
         prepared = await device.prepare(addition(1000))

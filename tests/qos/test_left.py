@@ -5,12 +5,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Client, Scheduler, acting_for
+from asyncnn.qos.native_lanes import NativeLane
 from asyncnn.qos.work import Job, Pause, Work
 from tests.qos.recorded import Recorded
 from tests.qos.test_run_queue import ALICE, BOB, add, run_queue
@@ -29,6 +31,25 @@ class Deaf(Recorded):
 
     def abort(self, status: ErrorStatus) -> None:
         self.status = status
+
+
+class OnNative(Deaf):
+    """The same on a native lane."""
+
+    goes_native = True
+    ends = 0
+
+    def offer(self, idle: list[NativeLane]) -> bool:
+        self.lane = idle.pop()
+        self.lane.work = self
+        return True
+
+    def come_back(self, *_: Any) -> bool:
+        return True
+
+    def finish(self) -> ErrorStatus:
+        self.ends += 1
+        return super().finish()
 
 
 async def left(scheduler: Scheduler) -> Deaf:
@@ -69,6 +90,23 @@ async def test_a_deadline_is_reported_while_the_lane_goes_on(
     assert work.status is MISSED
     assert scheduler.statistics().deadline_misses == 1
     open_gates([work])
+
+
+async def test_what_a_native_lane_brings_back_later_ends_once() -> None:
+    works: list[Deaf] = []
+    port = Mock()
+    port.drain.side_effect = lambda: [(work.lane, 0, 0, 0, 0) for work in works]
+    scheduler = Scheduler("test-lane", max_pending=8, make_port=lambda _: port)
+    work = OnNative()
+    scheduler.submit(work)
+    scheduler.cancel(work, CANCELLED)
+    assert work.ends == 1
+    works.append(work)
+    scheduler._deliver()
+    works.clear()
+    assert work.ends == 1
+    assert scheduler.pending == 0
+    await scheduler.aclose()
 
 
 async def test_others_have_a_lane_in_its_place_and_it_ends_with_it(

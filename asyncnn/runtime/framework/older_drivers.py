@@ -164,6 +164,7 @@ class OlderDriver(BaseDevice):
         self._is_closed = True
         for preparation in tuple(self._preparations):
             preparation.fail(closed_error())
+            preparation.told.die()
         self._buffers.close()
         await self._host.aclose()
         await self._buffers.wait_ended()

@@ -223,7 +223,8 @@ class OlderExecution:
         self._leave()
         if not self._is_told:
             self._is_told = True
-            self._tell(ExecutionResult(error.status, (), NO_TIMING, str(error)))
+            status, reason = error.status, str(error)
+            self._tell(ExecutionResult(status, (), NO_TIMING, reason, is_left=True))
 
     def _take(self, *told: Any) -> None:
         if not self.is_pending:

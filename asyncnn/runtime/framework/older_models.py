@@ -138,6 +138,11 @@ class OlderPreparedModel(BufferUser, BasePreparedModel):
             if cause is not None:
                 return cause.status, None
             status, context = await self.prepared.configure_execution_burst(*asked)
+            cause = self.cause_of_death()
+            if cause is not None:  # it was closed meanwhile
+                if context is not None:
+                    context.close()
+                return cause.status, None
             burst = None if context is None else ServedBurst(self.host, context)
             return convert_status(status, self.host.version), burst
         return self.host.bursts.configure(self, *asked)
@@ -293,7 +298,9 @@ class _OlderFencedRun(FencedRun):
         if timing is not NO_TIMING:
             waited_us = (self._ready_ns - self._launched_ns) // 1000
             launched = Timing(timing.time_on_device, timing.time_in_driver + waited_us)
-        self._finish(ExecutionResult(status, (), launched, result.reason), timing)
+        self._finish(
+            replace(result, status=status, output_shapes=(), timing=launched), timing
+        )
 
     def _fail(self, error: AsyncnnError) -> None:
         if self._result is None:

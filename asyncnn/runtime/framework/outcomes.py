@@ -83,7 +83,8 @@ class Watch(IExecutionCallback):
             callback.unlink_to_death()
         if status is _NONE and model.health.has_failed:
             model.health.succeeded()
-        if status is _NONE or self._is_dead or not model.recovers_from(status):
+        is_final = self._is_dead or self.is_left  # it may write yet: nobody else does
+        if status is _NONE or is_final or not model.recovers_from(status):
             callback.reason = self.reason
             callback.notify_1_3(status, output_shapes, timing)
             return
@@ -128,6 +129,8 @@ class CallbackReport:
         callback = self._callback
         callback.unlink_to_death()
         callback.reason = result.reason
+        if result.is_left:
+            callback.is_left = True
         if result.route is not None:
             try:
                 callback.took(result.route)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncnn.hal.interfaces import IBuffer
+from asyncnn.hal.refusals import AllocateArguments
 from asyncnn.hal.types import BufferDesc, BufferRole, BufferToken
 from asyncnn.runtime.framework.fallback import Member
 from asyncnn.runtime.framework.spaces import Reservation
@@ -72,13 +73,9 @@ async def _allocated(
     models = [steps[number].prepared for number in numbers]
     inputs = [BufferRole(k, use.argument, 1.0) for k, use in enumerate(readers, 1)]
     outputs = [BufferRole(0, maker.argument, 1.0)]
+    asked = AllocateArguments(BufferDesc(()), models, inputs, outputs)
     try:
-        status, buffer, token = await member.hal.allocate(
-            BufferDesc(()), models, inputs, outputs
-        )
-        reason = status.name
+        return await asked.by(member.hal)
     except Exception as error:  # a stranger's
-        buffer, token, reason = None, 0, str(error)
-    if buffer is None:
-        logger.info("%s reserves no buffer: %s", member.name, reason)
-    return buffer, token
+        logger.info("%s reserves no buffer: %s", member.name, error)
+        return None, 0

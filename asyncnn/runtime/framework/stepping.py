@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from asyncnn.callbacks import ExecutionResult, IExecutionCallback, unexplained
 from asyncnn.devices.own_devices import CPU
 from asyncnn.hal.errors import failure_of
@@ -137,6 +139,8 @@ class SteppedRun(IExecutionCallback):
         self.unlink_to_death()
         reason, self.reason = self.reason, ""
         answer = ExecutionResult(status, output_shapes, timing, reason)
+        if self.is_left:
+            answer = replace(answer, is_left=True)
         if self._is_calling:
             self._answer = answer
         elif self.is_over:
@@ -255,6 +259,11 @@ class SteppedRun(IExecutionCallback):
         """Take the outcome of the partition that was executed."""
         if answer.status is _NONE:
             self._succeed(answer)
+        elif answer.is_left:  # it may write yet, so nobody else does
+            step = self._step
+            had_time = had_ample_time(self._given_ns, step.took_ns)
+            step.member.failed(answer.status, had_time=had_time)
+            self._end(answer.status, (), answer.reason)
         elif self._may_repeat(answer):
             self._repeat()
         elif answer.status is _INSUFFICIENT:

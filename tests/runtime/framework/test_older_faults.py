@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from asyncnn.burst.controller import BurstController
 from asyncnn.callbacks import ExecutionFuture
+from asyncnn.devices import DeviceSettings
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -18,10 +20,14 @@ from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
     OutputShape,
+    PerformanceInfo,
     Timing,
 )
+from asyncnn.hal.versions import v1_0
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.framework.opening import OpenDevice, open_framework
 from tests.networks import addition
+from tests.runtime.framework.mixed import WHEREVER_BETTER
 from tests.runtime.framework.older import (
     CLOSED,
     FAILED,
@@ -37,6 +43,8 @@ from tests.runtime.framework.older import (
     soon,
     sums,
 )
+
+CHEAP = PerformanceInfo(0.1, 0.1)
 
 
 class TestDeadlines:
@@ -81,6 +89,16 @@ class TestDeadlines:
             assert held[0].is_dead
             held[0].notify(NONE, object())  # nobody waits for it
 
+    async def test_one_that_is_pending_when_the_device_is_closed_dies(self) -> None:
+        held: list[Any] = []
+        async with adapted(V1_0, prepare_model=holding(held.append)) as (device, _):
+            pending = asyncio.ensure_future(prepare(device, addition(4).model))
+            await asyncio.sleep(0)
+        with pytest.raises(AsyncnnError) as caught:
+            await pending
+        assert caught.value.status is CLOSED
+        assert held[0].is_dead
+
 
 class TestNeverAnswering:
     """The driver takes an execution, and does not tell how that ends."""
@@ -104,6 +122,40 @@ class TestNeverAnswering:
             again = asyncio.ensure_future(model.run([x, x], out=out))
             (await held.get()).notify_1_2(NONE, (), NO_TIMING)
             await again
+
+    @pytest.mark.parametrize("ends", ["deadline", "closing"])
+    @pytest.mark.parametrize("path", ["async", "fenced"])
+    async def test_nobody_else_computes_what_it_may_still_write(
+        self, path: str, ends: str
+    ) -> None:
+        held: asyncio.Queue[Any] = asyncio.Queue()
+        scripted = {
+            "execute": holding(held.put_nowait),
+            "get_capabilities": lambda: (NONE, v1_0.Capabilities(CHEAP, CHEAP)),
+        }
+        async with (
+            adapted(V1_0, **scripted) as (older, _),
+            open_framework(
+                DeviceSettings(),
+                devices=[OpenDevice("older", older)],
+                framework=WHEREVER_BETTER,
+            ) as hal,
+        ):
+            model = await Device("framework", hal).prepare(addition(4))
+            assert model.hal.usual_route.devices == ("older",)
+            x, out = np.ones(4, np.float32), np.zeros(4, np.float32)
+            timeout = 0.02 if ends == "deadline" else None
+            run = asyncio.ensure_future(
+                model.run([x, x], out=out, timeout=timeout, path=path)
+            )
+            callback = await held.get()
+            if ends == "closing":
+                await older.aclose()
+            with pytest.raises(AsyncnnError) as caught:
+                await run
+            assert caught.value.status is (LATE if ends == "deadline" else CLOSED)
+            assert not out.any()
+            callback.notify(NONE)
 
     async def test_closing_does_not_wait_for_it(self) -> None:
         held: list[Any] = []
@@ -132,6 +184,24 @@ class TestNeverAnswering:
             assert (await burst.execute(sums(4)[0])).status is CLOSED
         again = await prepared.configure_execution_burst(*arguments)
         assert again == (CLOSED, None)
+
+    async def test_a_burst_that_it_opens_while_it_is_closed_ends_at_once(self) -> None:
+        asked, opens, context = asyncio.Event(), asyncio.Event(), Mock()
+
+        async def late(*_: Any) -> Any:
+            asked.set()
+            await opens.wait()
+            return NONE, context
+
+        async with adapted(V1_2, configure_execution_burst=late) as (device, _):
+            prepared = await prepare(device, addition(4).model)
+            opening = asyncio.ensure_future(
+                prepared.configure_execution_burst(Mock(), Mock(), Mock())
+            )
+            await asked.wait()
+        opens.set()
+        assert await opening == (CLOSED, None)
+        context.close.assert_called_once_with()
 
 
 def holding(keep: Callable[[Any], None]) -> Callable[..., ErrorStatus]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from msgspec.structs import replace
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.hal.types import BufferToken
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.refusals import AllocateArguments
+from asyncnn.hal.types import BufferDesc, BufferToken, ErrorStatus
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
@@ -95,11 +98,18 @@ async def test_only_one_execution_at_a_time_has_them() -> None:
         assert 2 <= own.in_buffers < 2 * len(every)
 
 
+FAILURES = [(ErrorStatus.INVALID_ARGUMENT, Mock(), 1), (ErrorStatus.NONE, None, 0)]
+"""Answers of a device that has allocated no buffer, though the HAL has none of them."""
+
+
+@pytest.mark.parametrize("answer", [None, *FAILURES])
 async def test_a_device_without_room_gets_shared_memory(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     async def full(*_: Any) -> Any:
-        raise MemoryError
+        if answer is None:
+            raise MemoryError
+        return answer
 
     monkeypatch.setattr(CrippledDevice, "allocate", full)
     async with framework() as (device, own):
@@ -108,6 +118,16 @@ async def test_a_device_without_room_gets_shared_memory(
         assert_same(dict(outputs), await expected(GIVEN, around()))
         assert not outputs.route.fell_back
         assert own.in_buffers == 0
+
+
+@pytest.mark.parametrize("answer", FAILURES)
+async def test_what_a_device_of_others_answers_is_a_buffer_or_an_error(
+    answer: Any,
+) -> None:
+    device = Mock(allocate=AsyncMock(return_value=answer))
+    with pytest.raises(AsyncnnError, match="has allocated no buffer") as caught:
+        await AllocateArguments(BufferDesc(()), [], [], []).by(device)
+    assert caught.value.status is (answer[0] or ErrorStatus.GENERAL_FAILURE)
 
 
 @pytest.mark.parametrize("path", PATHS)
