@@ -197,9 +197,7 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 @contextmanager
-def errors_as_lines(
-    failures: tuple[type[AsyncnnError], ...] = (),
-) -> Iterator[None]:
+def errors_as_lines(failures: tuple[type[AsyncnnError], ...] = ()) -> Iterator[None]:
     """End the process with one line for an error that has a message.
 
     The status is 1 for an error of ``failures`` and for a disk that takes no more, and

@@ -15,9 +15,7 @@ from docs.operations_page import SHORT_NAMES
 PAGE = ROOT / "docs" / "accelerated.md"
 
 PART = GeneratedPart(
-    PAGE,
-    "<!-- the table of operations: make docs -->",
-    "<!-- the end of the table -->",
+    PAGE, "<!-- the table of operations: make docs -->", "<!-- the end of the table -->"
 )
 
 

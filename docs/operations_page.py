@@ -25,12 +25,7 @@ from asyncnn.hal.operations.signature import (
 from asyncnn.hal.types import HalVersion, OperandType
 from docs.generated import ROOT, table
 from tests.derived.cases import derived_cases
-from tests.derived.coverage import (
-    Pair,
-    pair_of_row,
-    pairs_of,
-    pairs_with_vectors,
-)
+from tests.derived.coverage import Pair, pair_of_row, pairs_of, pairs_with_vectors
 
 PAGE = ROOT / "docs" / "operations.md"
 

@@ -31,9 +31,7 @@ T: TypeAlias = Any
 PAGE = ROOT / "docs" / "tflite.md"
 
 PART = GeneratedPart(
-    PAGE,
-    "<!-- the table of operators: make docs -->",
-    "<!-- the end of the table -->",
+    PAGE, "<!-- the table of operators: make docs -->", "<!-- the end of the table -->"
 )
 
 BY_HAND = {

@@ -7,14 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from asyncnn.extensions import (
-    V1_2,
-    Argument,
-    BoundOperation,
-    Extension,
-    row,
-    stateless,
-)
+from asyncnn.extensions import V1_2, Argument, BoundOperation, Extension, row, stateless
 from asyncnn.hal.errors import MissedDeadlineError, MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType

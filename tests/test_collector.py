@@ -6,11 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from asyncnn.interpreter_hooks import (
-    MOST_IMMORTAL,
-    building_large,
-    freezing_allowed,
-)
+from asyncnn.interpreter_hooks import MOST_IMMORTAL, building_large, freezing_allowed
 from tests.devices.process_facts import frozen_count
 from tests.forks import in_child_blocking
 

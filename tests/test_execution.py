@@ -137,8 +137,7 @@ class TestBinding:
         assert [array is x for array in bound.arrays] == [True, True, False]
 
     @pytest.mark.parametrize(
-        "other",
-        [None, object(), 3.0, aligned_apart(), X[:3], np.zeros(4, np.int32)],
+        "other", [None, object(), 3.0, aligned_apart(), X[:3], np.zeros(4, np.int32)]
     )
     async def test_is_of_nothing_else(self, other: object) -> None:
         assert await self.bound(addition(4), X, other, X.copy()) is None

@@ -10,12 +10,7 @@ import pytest
 
 from asyncnn import http_server
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.http_server import (
-    MAX_CONNECTIONS,
-    HttpRequest,
-    HttpResponse,
-    HttpServer,
-)
+from asyncnn.http_server import MAX_CONNECTIONS, HttpRequest, HttpResponse, HttpServer
 from tests.memory.foreign import leaks, traces
 from tests.service.test_descriptors import only
 from tests.waits import until

@@ -216,10 +216,7 @@ class ResultShape:
     __slots__ = ("_prefix", "_untimed", "output_shapes", "status")
 
     def __init__(
-        self,
-        status: ErrorStatus,
-        output_shapes: OutputShapes,
-        prefix: bytes,
+        self, status: ErrorStatus, output_shapes: OutputShapes, prefix: bytes
     ) -> None:
         self.status = status
         self.output_shapes = output_shapes

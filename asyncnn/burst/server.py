@@ -17,11 +17,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 
-from asyncnn.burst.packets import (
-    DATUM_BYTES,
-    ResultShape,
-    without_deadline,
-)
+from asyncnn.burst.packets import DATUM_BYTES, ResultShape, without_deadline
 from asyncnn.burst.slots import Binder, BoundRequest
 from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError

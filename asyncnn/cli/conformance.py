@@ -11,11 +11,7 @@ import msgspec
 import typer
 
 from asyncnn.cli import options
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    InvalidArgumentError,
-)
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
@@ -33,8 +29,7 @@ T = TypeVar("T")
 
 def conformance(
     directory: Annotated[
-        Path | None,
-        typer.Argument(help="Folder of vector files.", show_default=False),
+        Path | None, typer.Argument(help="Folder of vector files.", show_default=False)
     ] = None,
     path: options.PathOption = "async,sync",
     transport: options.TransportOption = "inprocess",
@@ -176,10 +171,7 @@ def conformance(
     elif mutate:
         specs = specs_below(directory)
         plan = Plan(
-            limit=mutants or None,
-            pattern=pattern,
-            extensions=extensions,
-            socket=served,
+            limit=mutants or None, pattern=pattern, extensions=extensions, socket=served
         )
         totals = _mutate(specs, transports, plan, json, workers)
     else:

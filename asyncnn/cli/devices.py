@@ -8,13 +8,7 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from asyncnn.cli.options import (
-    JsonOption,
-    SocketOption,
-    console,
-    print_json,
-    progress,
-)
+from asyncnn.cli.options import JsonOption, SocketOption, console, print_json, progress
 from asyncnn.hal.errors import GeneralFailureError, failure_of
 from asyncnn.hal.types import OperandType
 

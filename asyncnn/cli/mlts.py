@@ -43,8 +43,7 @@ class MltsOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
     pattern: Annotated[
-        str,
-        typer.Option("--filter", metavar="GLOB", help="Models whose names match."),
+        str, typer.Option("--filter", metavar="GLOB", help="Models whose names match.")
     ] = "*"
     device: Annotated[
         list[str] | None,

@@ -67,8 +67,7 @@ _MaxConnectionsOption: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Connections at a time.")
 ]
 _SettingsOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(help="TOML file with settings of the device."),
+    Path | None, typer.Option(help="TOML file with settings of the device.")
 ]
 _MetricsPortOption: TypeAlias = Annotated[
     int | None,
@@ -107,7 +106,7 @@ _MeasureOption: TypeAlias = Annotated[
     bool,
     typer.Option(
         help="Measure capabilities once for this machine, where they were not: in a "
-        "process of low priority, after 30 s without work, for 20 s at most.",
+        "process of low priority, after 30 s without work, for 20 s at most."
     ),
 ]
 

@@ -65,10 +65,7 @@ class IBufferUse(ABC):
         return self._claimed
 
     def settle(
-        self,
-        status: ErrorStatus,
-        shapes: Sequence[OutputShape],
-        is_left: bool = False,
+        self, status: ErrorStatus, shapes: Sequence[OutputShape], is_left: bool = False
     ) -> None:
         """Give up the claims: the execution has ended with ``status``.
 

@@ -41,12 +41,7 @@ from asyncnn.hal.refusals import CacheArguments, checked_descriptors
 from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Memory
 from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
-from asyncnn.memory.handles import (
-    access_of,
-    is_memory_file,
-    keeps_its_bytes,
-    seals_of,
-)
+from asyncnn.memory.handles import access_of, is_memory_file, keeps_its_bytes, seals_of
 from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes, os_errors, read_into
 from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import Steps

@@ -33,12 +33,7 @@ from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientEr
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.slices import SlicedModel, SliceKind
 from asyncnn.hal.types import ExecutionPreference, Priority
-from asyncnn.input_files import (
-    abandonable_steps,
-    in_one,
-    offload_abandonable,
-    patience,
-)
+from asyncnn.input_files import abandonable_steps, in_one, offload_abandonable, patience
 from asyncnn.kernels.kernel import PACKING_VERSION
 from asyncnn.pacing import Steps
 
@@ -183,8 +178,7 @@ class CacheKey:
             return _read_key(path)
         except (OSError, RuntimeError) as error:  # there may be no home
             raise GeneralFailureError(
-                f"no key for caches: {error}",
-                hint="set DeviceSettings.cache_key_file",
+                f"no key for caches: {error}", hint="set DeviceSettings.cache_key_file"
             ) from error
 
     def _path(self) -> Path:

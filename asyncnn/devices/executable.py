@@ -7,11 +7,7 @@ from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.devices.spreading import FORGETTING, WORTH_SPREADING_NS, Spreading
 from asyncnn.engine import Program
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    Priority,
-)
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, Priority
 from asyncnn.qos import Work, WorkAccounting
 
 _FAR = 2.0

@@ -20,11 +20,7 @@ from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.traced_work import TracedFencedExecution
 from asyncnn.fenced_run import Source, too_many_fenced
 from asyncnn.fences.fence import active_fences
-from asyncnn.hal.errors import (
-    ResourceExhaustedTransientError,
-    closed_error,
-    failure_of,
-)
+from asyncnn.hal.errors import ResourceExhaustedTransientError, closed_error, failure_of
 from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.qos import Scheduler, calling_client
 from asyncnn.tracing import active

@@ -14,17 +14,8 @@ from asyncnn.deadlines import earlier
 from asyncnn.devices.run import Run
 from asyncnn.fenced_run import FencedRun, Source
 from asyncnn.fences.core import Gate
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    ResourceExhaustedTransientError,
-)
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    OutputShapes,
-    Request,
-    Timing,
-)
+from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShapes, Request, Timing
 
 logger = logging.getLogger(__name__)
 
@@ -110,10 +101,7 @@ class FencedExecution(FencedRun, Run):
         self.owner.make_ready(self)
 
     def _report_end(
-        self,
-        error: AsyncnnError | None,
-        shapes: OutputShapes,
-        timing: Timing,
+        self, error: AsyncnnError | None, shapes: OutputShapes, timing: Timing
     ) -> None:
         """End, and notify who waits; shapes are not reported."""
         owner = self.owner

@@ -37,11 +37,7 @@ from asyncnn.devices.support import supporting
 from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.job import Port
 from asyncnn.extensions import Extensions
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    ForkedError,
-)
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, ForkedError
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.refusals import (
     AllocateArguments,
@@ -60,9 +56,7 @@ from asyncnn.hal.types import (
     Model,
     Priority,
 )
-from asyncnn.hal.validate import (
-    validating,
-)
+from asyncnn.hal.validate import validating
 from asyncnn.logs import COMPILATION, DRIVER, MEMORY, MODEL
 from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps

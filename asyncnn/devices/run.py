@@ -258,11 +258,7 @@ class Run(Work, Completion):
         return True
 
     def come_back(
-        self,
-        outcome: int | BaseException,
-        started_ns: int,
-        ended_ns: int,
-        cpu_ns: int,
+        self, outcome: int | BaseException, started_ns: int, ended_ns: int, cpu_ns: int
     ) -> bool:
         """Tell what a native lane has done; see `Work`."""
         if not self._started_ns:

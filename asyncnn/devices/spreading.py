@@ -54,10 +54,7 @@ class Spreading:
     """
 
     def __init__(
-        self,
-        program: Program,
-        most: int,
-        in_background: Callable[[Steps[None]], None],
+        self, program: Program, most: int, in_background: Callable[[Steps[None]], None]
     ) -> None:
         self._program = program
         self.most = most

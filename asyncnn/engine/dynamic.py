@@ -19,12 +19,7 @@ from asyncnn.hal.operations.bound import (
 )
 from asyncnn.hal.types import Operand
 from asyncnn.kernels import registry as kernels
-from asyncnn.kernels.kernel import (
-    HeapScratch,
-    Inputs,
-    InterruptibleRun,
-    Outputs,
-)
+from asyncnn.kernels.kernel import HeapScratch, Inputs, InterruptibleRun, Outputs
 
 Slots: TypeAlias = list[Array | None]
 """Arrays by operand index, None where an operand is omitted or not computed yet."""

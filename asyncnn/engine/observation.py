@@ -22,13 +22,7 @@ from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Frame, Workspace
 from asyncnn.hal.operations.bound import Array
-from asyncnn.kernels.kernel import (
-    Inputs,
-    InterruptibleRun,
-    Outputs,
-    Run,
-    TiledRun,
-)
+from asyncnn.kernels.kernel import Inputs, InterruptibleRun, Outputs, Run, TiledRun
 from asyncnn.tracing import active, recording_to
 
 Observed: TypeAlias = tuple[

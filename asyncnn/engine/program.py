@@ -21,11 +21,7 @@ from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
 from asyncnn.extensions import NO_EXTENSIONS, Extensions, check_extended
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.hal.operands import (
-    ExtensionOperandType,
-    has_unknown_dimensions,
-    is_scalar,
-)
+from asyncnn.hal.operands import ExtensionOperandType, has_unknown_dimensions, is_scalar
 from asyncnn.hal.operations.bound import (
     Array,
     BoundOperand,

@@ -28,11 +28,7 @@ import numpy as np
 from asyncnn.extensions.extension import Extension
 from asyncnn.extensions.onnx_recurrent import RECURRENT, recurrence
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.operations.bound import (
-    Array,
-    BoundOperation,
-    OperationFailedError,
-)
+from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
 from asyncnn.hal.operations.shapes import declared
 from asyncnn.hal.operations.signature import Argument
 from asyncnn.hal.types import OperandType

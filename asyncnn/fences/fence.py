@@ -12,13 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from asyncnn.fences.core import (
-    Core,
-    FenceOutcome,
-    FenceState,
-    Producer,
-    outcome_now,
-)
+from asyncnn.fences.core import Core, FenceOutcome, FenceState, Producer, outcome_now
 from asyncnn.fences.foreign import ForeignCore
 from asyncnn.fences.local import OWNER_IS_GONE, LocalCore, WriteEnd
 from asyncnn.hal.errors import InvalidArgumentError

@@ -54,9 +54,7 @@ class LocalCore(Core):
     __slots__ = ("_read_end", "_write_end")
 
     def __init__(
-        self,
-        producer: Producer | None = None,
-        write_end: "WriteEnd | None" = None,
+        self, producer: Producer | None = None, write_end: "WriteEnd | None" = None
     ) -> None:
         super().__init__(producer)
         self._read_end: Descriptor | None = None

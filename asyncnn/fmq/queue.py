@@ -18,12 +18,7 @@ from functools import partial
 from typing import Self
 
 from asyncnn import interpreter_hooks
-from asyncnn.fmq.doorbell import (
-    Doorbell,
-    EventDoorbell,
-    SocketDoorbell,
-    wait_for,
-)
+from asyncnn.fmq.doorbell import Doorbell, EventDoorbell, SocketDoorbell, wait_for
 from asyncnn.fmq.layout import (
     READ,
     READER_SLEEPS,

@@ -80,9 +80,7 @@ def _prepare_copy(operation: BoundOperation) -> PreparedKernel:
     """Copy all elements in their order into the output's shape."""
     shape = operation.outputs[0].require_shape()
     return moving(
-        operation,
-        [0],
-        lambda inputs, outputs: [(outputs[0], inputs[0].reshape(shape))],
+        operation, [0], lambda inputs, outputs: [(outputs[0], inputs[0].reshape(shape))]
     )
 
 

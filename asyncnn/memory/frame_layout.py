@@ -41,11 +41,7 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    InvalidArgumentError,
-    WrongTypeError,
-)
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.types import Handle
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.handles import READ, MappedSpan, file_handle

@@ -41,12 +41,7 @@ from asyncnn.memory.frame_layout import (
     write_word,
 )
 from asyncnn.memory.pages import os_errors
-from asyncnn.memory.posix_memory import (
-    OwnedObject,
-    Semaphore,
-    open_object,
-    own_name,
-)
+from asyncnn.memory.posix_memory import OwnedObject, Semaphore, open_object, own_name
 from asyncnn.memory.queue_events import ProducerWatch, SemaphoreWaiter
 from asyncnn.offload import offload
 from asyncnn.turn import require_loop

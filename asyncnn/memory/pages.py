@@ -124,10 +124,7 @@ def map_pages(span: MappedSpan, seals: int) -> memoryview:
     # Python's own mapping of a file would keep a duplicate of the descriptor open. So
     # it maps none, and owns the addresses that the file is mapped to afterwards.
     pages = mmap.mmap(
-        -1,
-        length + tail,
-        flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
-        prot=span.protection,
+        -1, length + tail, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE, prot=span.protection
     )
     beginning = span._replace(offset=span.offset - skipped, length=length)
     _map_over(pages, beginning, flags)

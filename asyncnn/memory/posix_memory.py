@@ -257,8 +257,7 @@ def _open(name: str) -> Descriptor | None:
         raise GeneralFailureError(f"{name} belongs to user {status.st_uid}")
     if status.st_mode & _OTHERS:
         raise GeneralFailureError(
-            f"{name}: others than its user may access it",
-            hint="make it with mode 0600",
+            f"{name}: others than its user may access it", hint="make it with mode 0600"
         )
     return found
 

@@ -21,10 +21,7 @@ BOUNDS_NS = tuple(_FIRST_BOUND_NS << exponent for exponent in range(_BUCKETS - 1
 before. One more bucket holds what is longer.
 """
 
-MISSES = (
-    ErrorStatus.MISSED_DEADLINE_TRANSIENT,
-    ErrorStatus.MISSED_DEADLINE_PERSISTENT,
-)
+MISSES = (ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT)
 
 
 class LatencyHistogram(msgspec.Struct, frozen=True):

@@ -29,10 +29,7 @@ from sys import maxsize
 from typing import Generic
 from weakref import WeakKeyDictionary
 
-from asyncnn.hal.errors import (
-    ResourceExhaustedTransientError,
-    too_many,
-)
+from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.hal.types import Priority
 from asyncnn.qos.virtual_time import Policy, Shares
 from asyncnn.qos.work import (
@@ -257,11 +254,7 @@ class RunQueue(Generic[JobT]):
         self.end(job, now_ns, used_ns, goes_on=True)
 
     def end(
-        self,
-        job: JobT,
-        now_ns: int,
-        used_ns: int | None = None,
-        goes_on: bool = False,
+        self, job: JobT, now_ns: int, used_ns: int | None = None, goes_on: bool = False
     ) -> None:
         """Forget a running job that has come to its end, or one taken from the others.
 

@@ -392,11 +392,7 @@ class Work(Job, ABC):
         return False
 
     def come_back(
-        self,
-        outcome: int | BaseException,
-        started_ns: int,
-        ended_ns: int,
-        cpu_ns: int,
+        self, outcome: int | BaseException, started_ns: int, ended_ns: int, cpu_ns: int
     ) -> bool:
         """Return what `advance` would for the lane, which says how it has ended."""
         raise NotImplementedError

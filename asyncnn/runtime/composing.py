@@ -286,8 +286,7 @@ class Composer(Draft):
         """Return ``value`` with all axes before and all behind ``axis`` merged."""
         shape = value.shape
         return self.reshape(
-            value,
-            (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])),
+            value, (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
         )
 
 

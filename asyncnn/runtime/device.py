@@ -33,18 +33,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import isolated_array
 from asyncnn.runtime.axes import hint_of_open_shapes
-from asyncnn.runtime.buffers import (
-    DeviceBuffer,
-    MakeArray,
-    Slot,
-    allocate_buffer,
-)
+from asyncnn.runtime.buffers import DeviceBuffer, MakeArray, Slot, allocate_buffer
 from asyncnn.runtime.home import Home, get_ident
-from asyncnn.runtime.model import (
-    NamedModel,
-    StateTensor,
-    hinting,
-)
+from asyncnn.runtime.model import NamedModel, StateTensor, hinting
 from asyncnn.runtime.model_cache import ModelCache, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel

@@ -56,11 +56,7 @@ def dot(
         places = {place_of(r, device) for r in explanation.operations if r.is_supported}
     names, words = _border_names(model), _vocabulary(model)
     bare = model.model if isinstance(model, NamedModel) else model
-    lines = [
-        "digraph model {",
-        "  compound=true;",
-        "  node [fontname=monospace];",
-    ]
+    lines = ["digraph model {", "  compound=true;", "  node [fontname=monospace];"]
     if folded:
         lines.append("  edge [fontname=monospace fontsize=10];")
     is_device_known = folded and len(places) == 1

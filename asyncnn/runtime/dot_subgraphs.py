@@ -184,10 +184,7 @@ class FoldedDrawing(WholeDrawing, frozen=True, dict=True):
     def _makers(self) -> Mapping[int, tuple[int, str]]:
         """Operations by operand that they write, and which of several outputs it is."""
         return {
-            operand: (
-                index,
-                f"output {position}" if len(operation.outputs) > 1 else "",
-            )
+            operand: (index, f"output {position}" if len(operation.outputs) > 1 else "")
             for index, operation in enumerate(self.subgraph.operations)
             for position, operand in enumerate(operation.outputs)
         }

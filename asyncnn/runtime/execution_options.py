@@ -7,23 +7,14 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
-from asyncnn.deadlines import (
-    deadline_after,
-    nanoseconds,
-    seconds_until,
-    told_late,
-)
+from asyncnn.deadlines import deadline_after, nanoseconds, seconds_until, told_late
 from asyncnn.execution import Outputs
 from asyncnn.hal.errors import (
     InvalidArgumentError,
     MissedDeadlineTransientError,
     failure_of,
 )
-from asyncnn.hal.types import (
-    DEFAULT_OPTIONS,
-    ExecutionOptions,
-    MeasureTiming,
-)
+from asyncnn.hal.types import DEFAULT_OPTIONS, ExecutionOptions, MeasureTiming
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS
 

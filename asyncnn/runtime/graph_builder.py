@@ -192,10 +192,7 @@ class GraphBuilder:
         """
         return self._add(
             Operand(
-                type_,
-                tuple(dimensions),
-                scale=scale,
-                lifetime=OperandLifeTime.NO_VALUE,
+                type_, tuple(dimensions), scale=scale, lifetime=OperandLifeTime.NO_VALUE
             )
         )
 

@@ -27,12 +27,7 @@ from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_description import ModelMetadata, TensorOutline
 from asyncnn.runtime.model_file import load, outline_of
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.runtime.translation import (
-    divisible,
-    engine_forms,
-    takes,
-    translating,
-)
+from asyncnn.runtime.translation import divisible, engine_forms, takes, translating
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants

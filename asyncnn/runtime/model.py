@@ -32,13 +32,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.operands import AnyOperandType, dtype_of
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    Dimensions,
-    Memory,
-    Model,
-    Operand,
-    OperandType,
-)
+from asyncnn.hal.types import Dimensions, Memory, Model, Operand, OperandType
 from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.memory.shared import FileReader
@@ -410,10 +404,7 @@ def _like(
 
 
 def _describe(
-    kind: str,
-    operands: Sequence[Operand],
-    indexes: Sequence[int],
-    names: Sequence[str],
+    kind: str, operands: Sequence[Operand], indexes: Sequence[int], names: Sequence[str]
 ) -> tuple[TensorInfo, ...]:
     if len(names) != len(indexes):
         raise InvalidArgumentError(

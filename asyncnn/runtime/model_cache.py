@@ -306,10 +306,7 @@ _Names = Sequence[Sequence[str]]
 _Handles = tuple[Sequence[Handle], Sequence[Handle]]
 
 
-async def prepare(
-    device: IDevice,
-    arguments: PrepareArguments,
-) -> IPreparedModel:
+async def prepare(device: IDevice, arguments: PrepareArguments) -> IPreparedModel:
     """Prepare a model and await it; it is saved in its cache if that is possible.
 
     A large model is validated on a thread, so that the device knows it already. Whether

@@ -12,11 +12,7 @@ from asyncnn.deadlines import deadline_after
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError
 from asyncnn.hal.types import Memory
-from asyncnn.input_files import (
-    call_abandonable,
-    in_one,
-    offload_abandonable,
-)
+from asyncnn.input_files import call_abandonable, in_one, offload_abandonable
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
 from asyncnn.pacing import Steps, completed

@@ -2,11 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 

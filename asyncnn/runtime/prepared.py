@@ -211,13 +211,7 @@ class PreparedModel:
             if result.status is _INSUFFICIENT_SIZE:
                 outputs = None
                 _, spaces, result = await target.with_more_space(
-                    arrays,
-                    given,
-                    spaces,
-                    np.empty,
-                    self._carry(path),
-                    options,
-                    result,
+                    arrays, given, spaces, np.empty, self._carry(path), options, result
                 )
         finally:
             if in_flight.waiters:

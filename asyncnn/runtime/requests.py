@@ -13,12 +13,7 @@ from numpy.typing import ArrayLike
 
 from asyncnn.execution import Outputs
 from asyncnn.extensions.regions import BFLOAT16
-from asyncnn.hal.errors import (
-    InvalidArgumentError,
-    WrongTypeError,
-    counted,
-    failure_of,
-)
+from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError, counted, failure_of
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (

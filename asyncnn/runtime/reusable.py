@@ -339,10 +339,7 @@ class ReusableExecution:
         return self._outputs
 
     def launch_threadsafe(
-        self,
-        done: Done,
-        *,
-        timeout: float | None = None,
+        self, done: Done, *, timeout: float | None = None
     ) -> ThreadsafeRun:
         """Launch an execution from any thread, and return without waiting for it.
 

@@ -38,13 +38,7 @@ from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs
 from asyncnn.runtime.reusable import Carry
-from asyncnn.runtime.session_steps import (
-    BESIDE,
-    HELD,
-    SessionModel,
-    State,
-    Steps,
-)
+from asyncnn.runtime.session_steps import BESIDE, HELD, SessionModel, State, Steps
 from asyncnn.runtime.states import StatePlaces, lengths_by_name
 
 _Saved: TypeAlias = tuple[int, tuple[Array, ...]]

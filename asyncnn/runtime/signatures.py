@@ -1,12 +1,6 @@
 """Runs under the names that a signature of the model file gives to tensors."""
 
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -82,9 +76,7 @@ class SignatureRuns(Opened):
 
 
 def _renamed(
-    kind: str,
-    pairs: Sequence[tuple[str, str]],
-    given: Inputs | Results,
+    kind: str, pairs: Sequence[tuple[str, str]], given: Inputs | Results
 ) -> dict[str, Any]:
     tensors = dict(pairs)
     if isinstance(given, Mapping):

@@ -32,10 +32,7 @@ from asyncnn.kernels.registry import load_kernels
 from asyncnn.logs import Level, errors_as_lines, one_line
 from asyncnn.offload import abandon_cancelled
 from asyncnn.service.driver.quotas import require_descriptors
-from asyncnn.service.driver.reporting import (
-    level_from_environment,
-    logging_to_stderr,
-)
+from asyncnn.service.driver.reporting import level_from_environment, logging_to_stderr
 from asyncnn.service.driver.server import Server
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.tracing import join_recording

@@ -33,11 +33,7 @@ from asyncnn.hal.refusals import (
     PrepareArguments,
 )
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    DeviceStatus,
-    ErrorStatus,
-    Model,
-)
+from asyncnn.hal.types import DeviceStatus, ErrorStatus, Model
 from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.client.unanswered import Cause, given_up

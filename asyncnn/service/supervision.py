@@ -145,11 +145,7 @@ class Waiting:
         return len(self._held)
 
     def hold(
-        self,
-        callback: CallbackObject,
-        deadline: int | None,
-        launch: Launch,
-        fail: Fail,
+        self, callback: CallbackObject, deadline: int | None, launch: Launch, fail: Fail
     ) -> ErrorStatus:
         """Keep a call until it is released, or fail it at once if calls do not wait."""
         held = _Held(callback, launch, fail)

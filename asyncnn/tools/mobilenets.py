@@ -100,11 +100,7 @@ MOBILENETS = {
 
 MORE_MOBILENETS = {
     f"mobilenet_{version}_{width}_{size}_{kind}": partial(
-        make,
-        quantized=kind != "float",
-        unsigned=kind == "u8",
-        size=size,
-        width=width,
+        make, quantized=kind != "float", unsigned=kind == "u8", size=size, width=width
     )
     for version, make in (("v1", mobilenet_v1), ("v2", mobilenet_v2))
     for width in (0.25, 0.5, 0.75, 1.0)

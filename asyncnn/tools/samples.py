@@ -17,12 +17,7 @@ import numpy as np
 from asyncnn.engine.program import refuses_lengths
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.input_files import (
-    NoRegularFileError,
-    call_abandonable,
-    in_one,
-    open_input,
-)
+from asyncnn.input_files import NoRegularFileError, call_abandonable, in_one, open_input
 from asyncnn.output_files import write_file
 from asyncnn.pacing import completed
 from asyncnn.runtime.axes import dimensions_of

@@ -6,11 +6,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from asyncnn import ModelBuilder, NamedModel, OperandType, OperationType
-from asyncnn.hal.types import (
-    FusedActivationFunc,
-    Operand,
-    SymmPerChannelQuantParams,
-)
+from asyncnn.hal.types import FusedActivationFunc, Operand, SymmPerChannelQuantParams
 from asyncnn.tools.demo import CLASSES
 from network import SIDE, Floats, Layer, activations
 from quantize import (
@@ -143,9 +139,7 @@ def _int8_parameters(
     per_channel = SymmPerChannelQuantParams(tuple(scales.tolist()), axis)
     return [
         builder.constant(
-            codes,
-            OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
-            channel_quant=per_channel,
+            codes, OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL, channel_quant=per_channel
         ),
         builder.constant(bias_codes),
     ]

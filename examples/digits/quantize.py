@@ -16,11 +16,7 @@ from asyncnn.tools.demo import MAX_GREY
 from network import Floats, Layer, activations
 
 KEEPS_CODES = frozenset(
-    {
-        OperationType.MAX_POOL_2D,
-        OperationType.AVERAGE_POOL_2D,
-        OperationType.RESHAPE,
-    }
+    {OperationType.MAX_POOL_2D, OperationType.AVERAGE_POOL_2D, OperationType.RESHAPE}
 )
 """Operations whose output must have the quantisation of their input."""
 

@@ -32,9 +32,7 @@ def pitch_model() -> asyncnn.NamedModel:
         Operand(TENSOR_COMPLEX64, (0, 0, 0)),
     )
     magnitude = builder.operation(
-        MAGNITUDE,
-        [spectrogram],
-        Operand(asyncnn.OperandType.TENSOR_FLOAT32, (0, 0, 0)),
+        MAGNITUDE, [spectrogram], Operand(asyncnn.OperandType.TENSOR_FLOAT32, (0, 0, 0))
     )
     strongest = builder.operation(
         asyncnn.OperationType.ARGMAX,

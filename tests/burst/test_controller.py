@@ -216,9 +216,7 @@ class TestFallback:
         [
             pytest.param(
                 Request(
-                    ADDITION.inputs,
-                    ADDITION.outputs,
-                    (BufferToken(1), BufferToken(1)),
+                    ADDITION.inputs, ADDITION.outputs, (BufferToken(1), BufferToken(1))
                 ),
                 "several tokens",
                 id="token",

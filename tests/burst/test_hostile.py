@@ -15,13 +15,7 @@ from asyncnn.fmq import MessageQueue
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS, WRITTEN
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import ErrorStatus, Handle, MeasureTiming
-from tests.burst.ends import (
-    ADDITION,
-    Ends,
-    KnownPools,
-    ScriptedModel,
-    addition_pools,
-)
+from tests.burst.ends import ADDITION, Ends, KnownPools, ScriptedModel, addition_pools
 from tests.fmq.test_hostile_doorbells import SOCKETS, unconnected
 from tests.fmq.words import add_to_word, words_of
 

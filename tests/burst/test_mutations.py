@@ -87,9 +87,7 @@ async def test_every_mutation_of_a_request_is_refused_and_the_burst_goes_on(
     assert result_of(pools.pools[1]) == [11, 22, 33, 44]
 
 
-async def test_padding_of_results_is_zero(
-    scripted: ScriptedModel,
-) -> None:
+async def test_padding_of_results_is_zero(scripted: ScriptedModel) -> None:
     shapes = (OutputShape((2, 3), True), OutputShape((), False))
     for status in (ErrorStatus.NONE, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
         scripted.outcome = (status, shapes, NO_TIMING)

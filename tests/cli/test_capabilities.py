@@ -88,9 +88,7 @@ def test_the_document_says_where_figures_come_from(asyncnn_command: Command) -> 
     assert not after["ignored"]
 
 
-def test_a_file_that_is_not_used_is_told_and_replaced(
-    asyncnn_command: Command,
-) -> None:
+def test_a_file_that_is_not_used_is_told_and_replaced(asyncnn_command: Command) -> None:
     asyncnn_command("capabilities", "--measure")
     default_path().write_text("{}")
     assert "not used" in asyncnn_command("capabilities").out

@@ -65,10 +65,7 @@ def test_a_driver_that_runs_is_asked(
     ],
 )
 def test_what_cannot_be_run_is_refused(
-    asyncnn_command: Command,
-    shared: Path,
-    options: tuple[str, str],
-    message: str,
+    asyncnn_command: Command, shared: Path, options: tuple[str, str], message: str
 ) -> None:
     ran = asyncnn_command("conformance", shared / "vts" / "V1_1", *options)
     assert ran.status == 2

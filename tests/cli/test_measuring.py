@@ -83,10 +83,7 @@ def is_there(pid: int) -> bool:
         ("", "capabilities are measured, and in force from the next boot on"),
         ("assert os.nice(0) == 19, os.nice(0)", "capabilities are measured, and"),
         ("sys.exit('it is\\nread-only')", "capabilities are not measured: read-only"),
-        (
-            "signal.alarm(0); os.kill(0, signal.SIGALRM)",
-            "are not measured: SIGALRM",
-        ),
+        ("signal.alarm(0); os.kill(0, signal.SIGALRM)", "are not measured: SIGALRM"),
     ],
 )
 async def test_it_is_done_once(
@@ -154,9 +151,7 @@ async def test_what_is_in_force_is_not_measured_again(
 
 
 def test_a_driver_can_be_told_not_to(
-    asyncnn_command: Callable[..., Ran],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    asyncnn_command: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def told(what: str) -> Callable[..., object]:
         def fail(*_: object, **__: object) -> object:
@@ -234,10 +229,7 @@ class TestProcess:
         assert not measured
 
     def test_nothing_is_measured_that_cannot_be_kept(
-        self,
-        measured: list[str],
-        capsys: pytest.CaptureFixture[str],
-        tmp_path: Path,
+        self, measured: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(SystemExit):

@@ -396,8 +396,7 @@ def test_devices_are_listed(asyncnn_command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "default"),
-    [("sample-quant", "sample-quant"), ("", "auto"), ("gpu", None)],
+    ("name", "default"), [("sample-quant", "sample-quant"), ("", "auto"), ("gpu", None)]
 )
 def test_the_default_device_is_told(
     asyncnn_command: Command,

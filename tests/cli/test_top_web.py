@@ -190,11 +190,7 @@ async def test_headings_sort(page: Page, tmp_path: Path) -> None:
 
 async def test_the_page_outlives_the_driver(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "driver"
-    async with (
-        running_driver(path) as driver,
-        top(path) as (_, url),
-        shown(page, url),
-    ):
+    async with running_driver(path) as driver, top(path) as (_, url), shown(page, url):
         await expect(page.locator("#state")).to_have_text("live", timeout=SOON_MS)
         await expect(page.locator("#banner")).to_be_hidden()
         driver.kill()
@@ -298,10 +294,7 @@ async def test_nobody_without_the_secret_is_told_anything(tmp_path: Path) -> Non
 async def test_nobody_is_kept_from_it_by_those_who_only_connect(tmp_path: Path) -> None:
     async with (
         running_driver(tmp_path / "driver") as driver,
-        top(driver.path) as (
-            _,
-            url,
-        ),
+        top(driver.path) as (_, url),
     ):
         address = urllib.parse.urlsplit(url)
         with ExitStack() as idle:

@@ -23,19 +23,9 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.tools.conformance.vectors import Case
-from tests.derived.coverage import (
-    Pair,
-    all_pairs,
-    pairs_with_vectors,
-    succeeding_cases,
-)
+from tests.derived.coverage import Pair, all_pairs, pairs_with_vectors, succeeding_cases
 from tests.derived.rewriting import Stored, is_single, put_together
-from tests.derived.variants import (
-    coupled,
-    mirrored,
-    reinterpreted,
-    retyped,
-)
+from tests.derived.variants import coupled, mirrored, reinterpreted, retyped
 
 _FOLDER = "V1_3"
 _SPEC = "formulas"

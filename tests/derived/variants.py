@@ -15,12 +15,7 @@ from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, AnyOperandType
 from asyncnn.hal.operations import SIGNATURES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.operations.signature import Argument, TypeRow
-from asyncnn.hal.types import (
-    Operand,
-    OperandType,
-    Operation,
-    OperationType,
-)
+from asyncnn.hal.types import Operand, OperandType, Operation, OperationType
 from asyncnn.tools.conformance.vectors import Case
 from tests.derived.coverage import (
     Match,

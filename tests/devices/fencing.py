@@ -8,21 +8,12 @@ import numpy as np
 from asyncnn.callbacks import IFencedExecutionCallback
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IPreparedModel, ISyncFence
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    MeasureTiming,
-    Model,
-    Request,
-)
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, MeasureTiming, Model, Request
 from asyncnn.runtime.model import NamedModel
 from tests.devices.test_execution import X, Y, request_for
 
 NO, YES = MeasureTiming.NO, MeasureTiming.YES
-MISSED = (
-    ErrorStatus.MISSED_DEADLINE_TRANSIENT,
-    ErrorStatus.MISSED_DEADLINE_PERSISTENT,
-)
+MISSED = (ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT)
 UNFINISHED = (ErrorStatus.GENERAL_FAILURE, NO_TIMING, NO_TIMING)
 
 

@@ -64,9 +64,7 @@ async def opened(way: str) -> AsyncIterator[Device]:
         *("accelerated, inline", "framework", "driver", "supervised", "isolated"),
     ],
 )
-async def test_kernels_find_one_thread_however_they_are_reached(
-    way: str,
-) -> None:
+async def test_kernels_find_one_thread_however_they_are_reached(way: str) -> None:
     before = blas_threads()
     async with opened(way) as device:
         prepared = await device.prepare(telling())

@@ -13,12 +13,7 @@ import pytest
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import Handle, Memory
-from asyncnn.memory import (
-    allocate,
-    allocate_blob,
-    as_array,
-    from_buffer,
-)
+from asyncnn.memory import allocate, allocate_blob, as_array, from_buffer
 from tests.devices.domains import (
     F32,
     FAILURE,

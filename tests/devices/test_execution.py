@@ -360,10 +360,7 @@ async def test_a_pool_that_cannot_be_mapped_is_a_failure(
         good.inputs, good.outputs, (Memory("hardware_buffer_blob", 16), *good.pools[1:])
     )
     result = await execute(prepared, broken)
-    assert result.status in (
-        ErrorStatus.INVALID_ARGUMENT,
-        ErrorStatus.GENERAL_FAILURE,
-    )
+    assert result.status in (ErrorStatus.INVALID_ARGUMENT, ErrorStatus.GENERAL_FAILURE)
 
 
 async def test_an_unaligned_input_gives_the_very_same_result(

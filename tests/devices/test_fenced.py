@@ -38,9 +38,7 @@ async def test_it_executes_without_fences(device: IDevice) -> None:
         np.testing.assert_array_equal(z, X + Y)
 
 
-async def test_it_begins_when_the_last_fence_has_signalled(
-    device: IDevice,
-) -> None:
+async def test_it_begins_when_the_last_fence_has_signalled(device: IDevice) -> None:
     prepared = await prepare(device, addition(4))
     await accustom(prepared)
     (first, first_source), (second, second_source) = SyncFence.pair(), SyncFence.pair()
@@ -105,9 +103,7 @@ async def test_the_fence_may_be_closed_after_the_call(device: IDevice) -> None:
     assert await run.end() is ErrorStatus.NONE
 
 
-async def test_it_waits_for_a_descriptor_of_another_maker(
-    device: IDevice,
-) -> None:
+async def test_it_waits_for_a_descriptor_of_another_maker(device: IDevice) -> None:
     prepared = await prepare(device, addition(4))
     gate, source = SyncFence.pair()
     foreign = SyncFence.from_fd(gate.fileno())

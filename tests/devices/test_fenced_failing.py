@@ -118,10 +118,7 @@ class TestDeadline:
         prepared = await prepare(device, counting_up())
         gate, source = SyncFence.pair()
         patient = Launched(
-            prepared,
-            counting_request(AT_ONCE - 50),
-            [gate],
-            duration=60_000_000_000,
+            prepared, counting_request(AT_ONCE - 50), [gate], duration=60_000_000_000
         )
         hasty = Launched(
             prepared, counting_request(FOREVER), [gate], duration=1_000_000

@@ -41,10 +41,7 @@ from tests.networks import chain
 NO, YES = MeasureTiming.NO, MeasureTiming.YES
 LOW, MEDIUM, HIGH = Priority
 MS = 1_000_000
-MISSED = (
-    ErrorStatus.MISSED_DEADLINE_TRANSIENT,
-    ErrorStatus.MISSED_DEADLINE_PERSISTENT,
-)
+MISSED = (ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT)
 FAR_FUTURE_NS = 2**63 - 1
 
 DEADLINES: dict[str, Callable[[], int]] = {

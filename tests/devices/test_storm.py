@@ -64,10 +64,7 @@ def executions(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(params=["inprocess", "remote"])
 async def storm(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    as_processes: None,
-    executions: int,
+    request: pytest.FixtureRequest, tmp_path: Path, as_processes: None, executions: int
 ) -> AsyncIterator[Storm]:
     """Twenty clients; whatever they do, nothing of it may be left in the end."""
     gc.collect()

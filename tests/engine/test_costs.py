@@ -13,12 +13,7 @@ from asyncnn.engine.costs import (
     estimated_ns,
 )
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
-from asyncnn.hal.types import (
-    FusedActivationFunc,
-    Operand,
-    OperandType,
-    OperationType,
-)
+from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
 
 F32 = OperandType.TENSOR_FLOAT32

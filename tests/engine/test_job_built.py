@@ -18,9 +18,7 @@ import pytest
 
 from asyncnn.engine import job as jobs
 from asyncnn.engine.job import Control, Job
-from asyncnn.hal.errors import (
-    InvalidArgumentError,
-)
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.qos import Pause
 from tests import sanitizing
 from tests.engine.scripted import BuiltGraph, Chain, arrays

@@ -25,21 +25,12 @@ from asyncnn.engine.job import (
     IControl,
     Job,
 )
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    InvalidArgumentError,
-)
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import MOST_ATTEMPTS
 from asyncnn.qos import Pause
 from tests.engine.offered import LIMIT_S, Desk, Links
-from tests.engine.scripted import (
-    INTERRUPTED,
-    BuiltGraph,
-    arrays,
-    is_untouched,
-)
+from tests.engine.scripted import INTERRUPTED, BuiltGraph, arrays, is_untouched
 from tests.forks import in_child_blocking
 
 pytestmark = pytest.mark.skipif(Job is None, reason="there is no compiled job")
@@ -227,9 +218,7 @@ def test_what_does_not_fit_is_refused_before(desk: Desk) -> None:
         chain.offer(lane)
 
 
-def test_a_graph_is_of_one_lane_at_a_time_and_freed_behind_its_runs(
-    desk: Desk,
-) -> None:
+def test_a_graph_is_of_one_lane_at_a_time_and_freed_behind_its_runs(desk: Desk) -> None:
     chain, lane, other = Links(), desk.lane(), desk.lane()
     graph = chain.graphs[0]
     with held(graph):

@@ -6,10 +6,7 @@ from msgspec.structs import replace
 
 from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.plan import Plan
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    ResourceExhaustedTransientError,
-)
+from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.kernels import registry

@@ -44,10 +44,7 @@ def example() -> ModuleType:
 class TestApplication:
     @pytest.fixture
     async def client(
-        self,
-        example: ModuleType,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[httpx.AsyncClient]:
         path = tmp_path / "driver.sock"
         monkeypatch.setenv("DIGITS_SOCKET", str(path))

@@ -289,9 +289,7 @@ def test_a_builder_takes_no_value_of_another_type() -> None:
         builder.scalar(1j, OperandType.FLOAT32)
 
 
-async def test_only_a_driver_of_ones_own_is_told_its_extensions(
-    tmp_path: Path,
-) -> None:
+async def test_only_a_driver_of_ones_own_is_told_its_extensions(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="running"):
         async with connect(tmp_path / "driver.sock", extensions=["a:b"]):
             pass

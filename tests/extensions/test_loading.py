@@ -62,11 +62,7 @@ def test_what_is_installed_is_told_if_a_name_is_not(
     ],
 )
 def test_what_is_installed_wrongly_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    place: str,
-    name: str,
-    problem: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, name: str, problem: str
 ) -> None:
     install(monkeypatch, tmp_path / "one", place, name)
     with pytest.raises(InvalidArgumentError, match=problem):

@@ -6,13 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 import asyncnn
-from asyncnn.extensions import (
-    Argument,
-    Extension,
-    ExtensionNames,
-    Vocabulary,
-    joined,
-)
+from asyncnn.extensions import Argument, Extension, ExtensionNames, Vocabulary, joined
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.model import NamedModel
@@ -94,9 +88,7 @@ def test_names_are_joined_by_number() -> None:
     assert joined([first], [second, other]) == (
         other,
         ExtensionNames(
-            vendor.name,
-            {7: "TENSOR_COMPLEX64"},
-            {1: "MAGNITUDE", 2: "NONZERO"},
+            vendor.name, {7: "TENSOR_COMPLEX64"}, {1: "MAGNITUDE", 2: "NONZERO"}
         ),
     )
 

@@ -39,10 +39,7 @@ def _scaled(inputs: Inputs, outputs: Outputs) -> None:
 SCALE = vendor.operation(
     "SCALE",
     0,
-    inputs=[
-        Argument("values", "T", ranks=(1, 2)),
-        Argument("factor", "S"),
-    ],
+    inputs=[Argument("values", "T", ranks=(1, 2)), Argument("factor", "S")],
     outputs=[Argument("scaled", "T")],
     rows=[
         row(V1_2, T=COMPLEX, S=COMPLEX_SCALAR),

@@ -98,10 +98,7 @@ def waiter() -> Iterator[Peer]:
 
 @pytest.mark.parametrize(
     ("word", "status"),
-    [
-        (b"signal", ErrorStatus.NONE),
-        (b"fail", ErrorStatus.MISSED_DEADLINE_TRANSIENT),
-    ],
+    [(b"signal", ErrorStatus.NONE), (b"fail", ErrorStatus.MISSED_DEADLINE_TRANSIENT)],
 )
 async def test_processes_learn_of_the_end_and_of_its_time(
     owner: Peer, waiter: Peer, word: bytes, status: ErrorStatus

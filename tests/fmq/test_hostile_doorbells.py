@@ -254,9 +254,7 @@ def unwatchable(created: MessageQueue) -> Iterator[MessageQueue]:
 
 class TestAQueueThatCannotBeWatched:
     async def test_ends_and_its_owner_is_told_while_others_are_served_on(
-        self,
-        unwatchable: MessageQueue,
-        other: tuple[MessageQueue, MessageQueue],
+        self, unwatchable: MessageQueue, other: tuple[MessageQueue, MessageQueue]
     ) -> None:
         second = Counting(other[1])
         second.served.window_ns = MAX_WINDOW_NS
@@ -268,9 +266,7 @@ class TestAQueueThatCannotBeWatched:
         assert second.failures == []
 
     async def test_is_no_reason_for_others_to_stay_hot(
-        self,
-        unwatchable: MessageQueue,
-        other: tuple[MessageQueue, MessageQueue],
+        self, unwatchable: MessageQueue, other: tuple[MessageQueue, MessageQueue]
     ) -> None:
         Counting(unwatchable)
         second = Counting(other[1])
@@ -279,9 +275,7 @@ class TestAQueueThatCannotBeWatched:
         await exchange(other[0], second, 3)
 
     async def test_may_close_others_when_it_ends(
-        self,
-        unwatchable: MessageQueue,
-        other: tuple[MessageQueue, MessageQueue],
+        self, unwatchable: MessageQueue, other: tuple[MessageQueue, MessageQueue]
     ) -> None:
         strays: list[object] = []
         loop = asyncio.get_running_loop()
@@ -294,9 +288,7 @@ class TestAQueueThatCannotBeWatched:
         assert strays == []
 
     async def test_ends_even_if_its_owner_fails_then(
-        self,
-        unwatchable: MessageQueue,
-        other: tuple[MessageQueue, MessageQueue],
+        self, unwatchable: MessageQueue, other: tuple[MessageQueue, MessageQueue]
     ) -> None:
         strays: list[object] = []
         loop = asyncio.get_running_loop()

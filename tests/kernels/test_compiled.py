@@ -25,15 +25,7 @@ from asyncnn.kernels.compiled import built, moves_of
 from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
 from asyncnn.kernels.recurrent.quantized_lstm import in_python
 from tests import sanitizing
-from tests.kernels.operations import (
-    B8,
-    I32,
-    Argument,
-    bind,
-    constant,
-    result,
-    tensor,
-)
+from tests.kernels.operations import B8, I32, Argument, bind, constant, result, tensor
 from tests.kernels.recurrent.float_cells import Parts, Sizes
 from tests.kernels.recurrent.integer.quantized_cells import (
     HIDDEN,
@@ -415,12 +407,7 @@ class TestMoves:
 
     @pytest.mark.parametrize(
         ("target", "source"),
-        [
-            ((2, 3), (3, 2)),
-            ((6,), (5,)),
-            ((6,), (1, 6)),
-            ((0,), (0,)),
-        ],
+        [((2, 3), (3, 2)), ((6,), (5,)), ((6,), (1, 6)), ((0,), (0,))],
     )
     def test_other_shapes_are_refused(self, target: Any, source: Any) -> None:
         x, y = np.zeros((2, 6), np.int32)

@@ -15,10 +15,7 @@ FAMILIES = (
     {path.stem for path in ROOT.glob("*.py")}
     | {path.parent.name for path in ROOT.glob("*/__init__.py")}
 ) - {*COMMON, "__init__", "registry"}
-KIN = {
-    "activation": {"arithmetic"},
-    "normalization": {"reduction"},
-}
+KIN = {"activation": {"arithmetic"}, "normalization": {"reduction"}}
 """Families that take what is element by element, or along axes, from another."""
 
 PREFIX = f"{kernels.__name__}."

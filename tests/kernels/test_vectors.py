@@ -7,11 +7,7 @@ import pytest
 
 from asyncnn import kernels
 from asyncnn.tools.conformance.criteria import compare
-from asyncnn.tools.conformance.vectors import (
-    Case,
-    find_specs,
-    operation_types,
-)
+from asyncnn.tools.conformance.vectors import Case, find_specs, operation_types
 from tests.conftest import SHARED
 from tests.derived.coverage import cases_of
 from tests.direct import run_direct

@@ -11,13 +11,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import Memory
-from asyncnn.memory import (
-    Mapper,
-    MapperStatistics,
-    MappingPolicy,
-    allocate,
-    view,
-)
+from asyncnn.memory import Mapper, MapperStatistics, MappingPolicy, allocate, view
 from tests.memory.foreign import allocate_unsealed, leaks, sent, traces
 
 KIND: list[Callable[[int], Memory]] = [allocate, allocate_unsealed]

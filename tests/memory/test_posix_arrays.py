@@ -221,10 +221,7 @@ class TestOwners:
                 shortage.enter_context(no_descriptors())
                 with pytest.raises(ResourceExhaustedTransientError):
                     open_posix_array(name, 4)
-            with (
-                pytest.raises(ResourceExhaustedTransientError),
-                posix_array(name, 4),
-            ):
+            with pytest.raises(ResourceExhaustedTransientError), posix_array(name, 4):
                 pass
 
     def test_a_name_goes_with_its_interpreter(self, name: str) -> None:

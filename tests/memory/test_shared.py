@@ -17,13 +17,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedError,
 )
 from asyncnn.hal.types import Memory
-from asyncnn.memory import (
-    allocate,
-    allocate_blob,
-    from_buffer,
-    shareable,
-    view,
-)
+from asyncnn.memory import allocate, allocate_blob, from_buffer, shareable, view
 from asyncnn.memory.handles import seals_of
 from asyncnn.memory.pages import is_final
 from asyncnn.memory.shared import FileReader

@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.hal.types import (
-    FusedActivationFunc,
-    Operand,
-    OperationType,
-)
-from asyncnn.pipeline import (
-    FrameResult,
-)
+from asyncnn.hal.types import FusedActivationFunc, Operand, OperationType
+from asyncnn.pipeline import FrameResult
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel

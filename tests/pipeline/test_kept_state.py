@@ -5,10 +5,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from asyncnn.pipeline import (
-    Pipeline,
-    Stage,
-)
+from asyncnn.pipeline import Pipeline, Stage
 from asyncnn.runtime.device import Device
 from tests.networks import chain, picking
 from tests.pipeline.conftest import collected, frames, running_sum, values
@@ -75,11 +72,7 @@ class TestState:
         model = await device.prepare(counting())
         total = np.full(4, 100, np.float32)
         stage = Stage(
-            "count",
-            model,
-            state_on=keeper,
-            keeps_state=True,
-            initial={"total": total},
+            "count", model, state_on=keeper, keeps_state=True, initial={"total": total}
         )
         async with Pipeline(stage) as pipeline:
             results = await collected(pipeline.process(frames(3)))

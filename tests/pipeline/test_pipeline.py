@@ -15,12 +15,7 @@ from asyncnn.hal.errors import (
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.pipeline import (
-    Pipeline,
-    PipelineStatistics,
-    Stage,
-    StageStatistics,
-)
+from asyncnn.pipeline import Pipeline, PipelineStatistics, Stage, StageStatistics
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
 from tests.networks import FOREVER, addition, chain, counting_up
@@ -165,14 +160,8 @@ class TestFailure:
         async with open_device() as device:
             plus_one = await device.prepare(chain(1, 4))
             slow = await device.prepare(counting_up())
-            stages = [
-                Stage("a", plus_one),
-                Stage("b", slow, inputs={"x": "put.image"}),
-            ]
-            frame = {
-                "x": np.zeros(4, np.float32),
-                "image": FOREVER,
-            }
+            stages = [Stage("a", plus_one), Stage("b", slow, inputs={"x": "put.image"})]
+            frame = {"x": np.zeros(4, np.float32), "image": FOREVER}
             async with Pipeline(*stages, timeout=0.001) as pipeline:
                 await pipeline.put(frame)
                 with pytest.raises(MISSED) as raised:

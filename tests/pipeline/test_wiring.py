@@ -36,10 +36,7 @@ def test_outputs_go_to_the_inputs_of_the_next_stage_in_order() -> None:
 
 def test_what_is_put_under_one_name_is_put_once() -> None:
     wiring = wire(
-        [
-            stage("a", PLUS_ONE),
-            stage("b", SUM, inputs={"x": "put.x", "y": "a.z"}),
-        ]
+        [stage("a", PLUS_ONE), stage("b", SUM, inputs={"x": "put.x", "y": "a.z"})]
     )
     assert [info.name for info in wiring.put] == ["x"]
     assert wiring.sources[1] == (FromPut(0), FromStage(0, 0))
@@ -47,10 +44,7 @@ def test_what_is_put_under_one_name_is_put_once() -> None:
 
 def test_state_is_left_out_of_both_ends() -> None:
     wiring = wire(
-        [
-            stage("a", SUM, state={"z": "y"}),
-            stage("b", PLUS_ONE, inputs={"x": "a.z"}),
-        ]
+        [stage("a", SUM, state={"z": "y"}), stage("b", PLUS_ONE, inputs={"x": "a.z"})]
     )
     assert wiring.sources == ((FromPut(0), FromState(0)), (FromStage(0, 0),))
 
@@ -76,10 +70,7 @@ def test_state_is_left_out_of_both_ends() -> None:
         ([stage("a", SUM, state={"z": "x"}, inputs={"x": "put.x"})], "named twice"),
         ([stage("a", SUM, initial={"x": np.zeros(4)})], "no state"),
         ([stage("a", addition(0))], "no fixed shape"),
-        (
-            [stage("a", SUM), stage("b", PLUS_ONE), stage("c", chain(1, 4))],
-            None,
-        ),
+        ([stage("a", SUM), stage("b", PLUS_ONE), stage("c", chain(1, 4))], None),
     ],
 )
 def test_stages_that_do_not_fit_are_refused(

@@ -129,10 +129,7 @@ def succeeding(
 
 @pytest.mark.parametrize("kind", Distributions._fields)
 def test_the_demo_runs_in_an_empty_environment_without_a_compiler(
-    distributions: Distributions,
-    installing: dict[str, str],
-    kind: str,
-    tmp_path: Path,
+    distributions: Distributions, installing: dict[str, str], kind: str, tmp_path: Path
 ) -> None:
     installing.pop("PIP_CONSTRAINT")
     succeeding([sys.executable, "-m", "venv", "empty"], tmp_path, installing)

@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncnn.hal.errors import (
-    InvalidArgumentError,
-    ResourceExhaustedTransientError,
-)
+from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Client, Scheduler, User, WorkAccounting, acting_for
 from asyncnn.qos.work import JobState

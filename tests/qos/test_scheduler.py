@@ -32,9 +32,7 @@ async def test_work_runs_on_the_lane_and_finishes_on_the_loop(
     assert scheduler.is_idle
 
 
-async def test_it_is_busy_until_its_work_has_ended(
-    scheduler: Scheduler,
-) -> None:
+async def test_it_is_busy_until_its_work_has_ended(scheduler: Scheduler) -> None:
     gate = threading.Event()
     work = Recorded([], gate=gate)
     assert not scheduler.is_busy

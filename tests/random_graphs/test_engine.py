@@ -76,10 +76,7 @@ def test_nothing_depends_on_what_the_model_declares_of_results(
 
 def _without_declared_results(model: Model) -> Model:
     """Leave the shapes of results open, but those that loops must know."""
-    written = {
-        OperandLifeTime.TEMPORARY_VARIABLE,
-        OperandLifeTime.SUBGRAPH_OUTPUT,
-    }
+    written = {OperandLifeTime.TEMPORARY_VARIABLE, OperandLifeTime.SUBGRAPH_OUTPUT}
     kept = {
         index
         for operation in model.main.operations

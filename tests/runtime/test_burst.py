@@ -166,9 +166,7 @@ async def test_cancelling_a_run_stops_it_and_the_burst_goes_on(device: Device) -
         assert (await burst.run(AT_ONCE - 5))["z"] == 0
 
 
-async def test_a_run_ends_at_its_deadline_and_the_burst_goes_on(
-    device: Device,
-) -> None:
+async def test_a_run_ends_at_its_deadline_and_the_burst_goes_on(device: Device) -> None:
     prepared = await device.prepare(counting_up())
     async with prepared.burst() as burst:
         burst.input()[:] = FOREVER
@@ -194,9 +192,7 @@ class TestDeadlinesInADriver:
         """A driver with one lane, and its client."""
         held = Held()
         settings = DeviceSettings(
-            extensions=(held.extension,),
-            lanes=1,
-            policy=Policy(horizon_ns=10**12),
+            extensions=(held.extension,), lanes=1, policy=Policy(horizon_ns=10**12)
         )
         async with (
             ReferenceDevice(settings) as driver,

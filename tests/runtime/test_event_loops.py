@@ -5,9 +5,7 @@ import asyncio
 import pytest
 
 
-async def test_the_loop_is_the_one_that_was_chosen(
-    pytestconfig: pytest.Config,
-) -> None:
+async def test_the_loop_is_the_one_that_was_chosen(pytestconfig: pytest.Config) -> None:
     module = type(asyncio.get_running_loop()).__module__
     assert module.partition(".")[0] == pytestconfig.getoption("--loop")
 

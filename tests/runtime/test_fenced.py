@@ -25,12 +25,7 @@ from asyncnn.hal.errors import (
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.hal.types import (
-    ErrorStatus,
-    FusedActivationFunc,
-    Operand,
-    OperationType,
-)
+from asyncnn.hal.types import ErrorStatus, FusedActivationFunc, Operand, OperationType
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device

@@ -223,8 +223,7 @@ print(most >> 10, anonymous_kib() - before, pooled)
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"),
-    [("tflite", ""), ("asyncnn", ""), ("onnx", ""), ("onnx", "strict")],
+    ("kind", "how"), [("tflite", ""), ("asyncnn", ""), ("onnx", ""), ("onnx", "strict")]
 )
 def test_weights_are_in_the_pools_and_nowhere_else(
     tmp_path: Path, kind: str, how: str

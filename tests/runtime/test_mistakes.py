@@ -141,10 +141,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
         "'1s' is no number of seconds",
     ),
     # After the end, and too early
-    "a run after closing": (
-        lambda g: g.ended.run(IMAGE),
-        "the device is closed",
-    ),
+    "a run after closing": (lambda g: g.ended.run(IMAGE), "the device is closed"),
     "preparing after closing": (
         lambda g: g.closed.prepare(g.model),
         "the device is closed",

@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    InvalidArgumentError,
-)
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import (
     ExtensionNameAndPrefix,
     Memory,

@@ -19,9 +19,7 @@ PATHS = ("async", "sync", "fenced", "burst")
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_timing_is_there_only_if_it_was_measured(
-    path: AnyPath,
-) -> None:
+async def test_timing_is_there_only_if_it_was_measured(path: AnyPath) -> None:
     async with asyncnn.open_device() as device:
         prepared = await device.prepare(addition(4))
         async with prepared.runner(path) as run:

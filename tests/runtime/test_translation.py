@@ -287,10 +287,7 @@ class TestCaches:
 
     async def test_tell_a_region_from_its_translation(self, tmp_path: Path) -> None:
         given = dict.fromkeys("xy", (2,))
-        for extension, dtype in (
-            (engine("not today"), np.int32),
-            (engine(), np.int64),
-        ):
+        for extension, dtype in ((engine("not today"), np.int32), (engine(), np.int64)):
             async with asyncnn.open_device(
                 "reference", cache_dir=tmp_path, extensions=[extension]
             ) as device:

@@ -348,11 +348,7 @@ class TestAHostileClient:
         ],
     )
     async def test_is_refused_queues_that_are_none(
-        self,
-        attach: Connect,
-        queues: Queues,
-        message: wire.ConfigureBurst,
-        status: int,
+        self, attach: Connect, queues: Queues, message: wire.ConfigureBurst, status: int
     ) -> None:
         client = await ready(attach())
         assert await configured(client, message, queues.fds) == status

@@ -85,9 +85,7 @@ async def test_one_that_takes_every_descriptor_leaves_others_theirs(
             late.close()
 
 
-async def test_a_client_without_a_descriptor_for_it_is_told_so(
-    tmp_path: Path,
-) -> None:
+async def test_a_client_without_a_descriptor_for_it_is_told_so(tmp_path: Path) -> None:
     with limited_driver(tmp_path, "-n 64") as driver:
         clients: list[RawClient] = []
         welcome: object = None
@@ -172,9 +170,7 @@ async def test_memory_that_has_run_out_fails_calls_and_comes_back(
         client.close()
 
 
-async def test_files_that_have_no_room_fail_calls_and_come_back(
-    tmp_path: Path,
-) -> None:
+async def test_files_that_have_no_room_fail_calls_and_come_back(tmp_path: Path) -> None:
     """Memory files have no limit of their own but this one."""
     with limited_driver(tmp_path) as driver:
         client = await RawClient.connect(driver.path).greet()

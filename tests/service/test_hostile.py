@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.operations.bound import BoundOperation
-from asyncnn.hal.types import (
-    ErrorStatus,
-    Model,
-    Operand,
-    OperandType,
-    Subgraph,
-)
+from asyncnn.hal.types import ErrorStatus, Model, Operand, OperandType, Subgraph
 from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import PreparedKernel
 from asyncnn.memory.shared import allocate

@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import (
-    DeviceUnavailableError,
-    ResourceExhaustedTransientError,
-)
+from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,
@@ -181,10 +178,7 @@ async def test_one_that_is_cancelled_while_it_is_copied_is_not_sent(
 
 @pytest.mark.parametrize("way", ["fill", "copy_back"])
 async def test_the_connection_may_end_while_it_is_copied(
-    service: Driver,
-    monkeypatch: pytest.MonkeyPatch,
-    given_back: list[Staged],
-    way: str,
+    service: Driver, monkeypatch: pytest.MonkeyPatch, given_back: list[Staged], way: str
 ) -> None:
     copying = Copying(monkeypatch, way)
     copying.may_go.clear()

@@ -16,13 +16,7 @@ from asyncnn.hal.errors import (
     DriverDiedError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.hal.types import (
-    ErrorStatus,
-    ExecutionPreference,
-    Handle,
-    Model,
-    Priority,
-)
+from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Handle, Model, Priority
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server, wire

@@ -82,10 +82,7 @@ async def test_executions_with_copies_overlap(attach: Connect) -> None:
 
 async def test_a_file_of_a_trusted_client_is_mapped(tmp_path: Path) -> None:
     path = tmp_path / "driver.sock"
-    async with (
-        ReferenceDevice() as device,
-        Server(device, path, trust_same_uid=True),
-    ):
+    async with ReferenceDevice() as device, Server(device, path, trust_same_uid=True):
         client = await RawClient.connect(path).greet()
         await client.prepare(1, SUM)
         fd = os.memfd_create("trusted")
@@ -150,9 +147,7 @@ async def test_a_cancelled_execution_is_answered_once(attach: Connect) -> None:
     assert {answer.status for answer in executed} == {cancelled}
 
 
-async def test_a_released_model_is_unknown_and_its_number_free(
-    attach: Connect,
-) -> None:
+async def test_a_released_model_is_unknown_and_its_number_free(attach: Connect) -> None:
     client = await attach().greet()
     await client.prepare(1, SUM)
     client.send(wire.ReleasePreparedModel(1))

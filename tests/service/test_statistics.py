@@ -127,10 +127,7 @@ async def test_another_user_is_told_of_itself_and_of_totals(
 
 
 async def test_root_is_told_everything(
-    path: Path,
-    run_once: RunOnce,
-    hal: ReferenceDevice,
-    monkeypatch: pytest.MonkeyPatch,
+    path: Path, run_once: RunOnce, hal: ReferenceDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connect(path) as own:
         await run_once(own)

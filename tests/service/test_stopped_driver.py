@@ -270,9 +270,7 @@ async def test_more_calls_are_refused_while_too_many_are_unanswered(
 
 
 @pytest.mark.alone
-async def test_answers_that_a_busy_loop_has_not_read_yet_count(
-    device: Device,
-) -> None:
+async def test_answers_that_a_busy_loop_has_not_read_yet_count(device: Device) -> None:
     model = await device.prepare(addition(4))
     await model.run([X, X])
     runs = [

@@ -20,12 +20,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     MissedDeadlineTransientError,
 )
-from asyncnn.hal.types import (
-    ErrorStatus,
-    ExecutionPreference,
-    MeasureTiming,
-    Request,
-)
+from asyncnn.hal.types import ErrorStatus, ExecutionPreference, MeasureTiming, Request
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel

@@ -109,9 +109,7 @@ async def test_who_breaks_the_protocol_is_told_from_who_leaves(
 
 
 async def test_an_exception_in_a_session_is_told_with_its_place(
-    attach: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    attach: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("of a driver")

@@ -14,12 +14,7 @@ from asyncnn.runtime.file_kinds import FileKind
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.prepared import AnyPath
 from asyncnn.tools import comparison
-from asyncnn.tools.comparison import (
-    Comparison,
-    OutputReport,
-    PeerKind,
-    compare_model,
-)
+from asyncnn.tools.comparison import Comparison, OutputReport, PeerKind, compare_model
 from asyncnn.tools.other_runtimes import InputKind, OnnxFile, PeerRefusedError
 from asyncnn.tools.samples import Sample, Tolerance, random_sample
 

@@ -12,16 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from ctypes import (
-    POINTER,
-    Structure,
-    byref,
-    c_bool,
-    c_char_p,
-    c_int,
-    c_int64,
-    c_size_t,
-)
+from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_int, c_int64, c_size_t
 from ctypes import c_void_p as handle
 from pathlib import Path
 from typing import Any, Final, TypeAlias

@@ -33,13 +33,7 @@ from asyncnn.devices.litert.graph_file import (
 )
 from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
-from asyncnn.engine.job import (
-    FLAG_BYTES,
-    INTERRUPTED,
-    MUST_END,
-    Bound,
-    Segment,
-)
+from asyncnn.engine.job import FLAG_BYTES, INTERRUPTED, MUST_END, Bound, Segment
 from asyncnn.hal.errors import GeneralFailureError
 
 _DTYPES: dict[int, np.dtype[Any]] = {
@@ -121,8 +115,7 @@ class CApiGraph(Segment, CompiledGraph):
     def _create(self, options: dict[str, int | str]) -> None:
         library, memory = self._library, self._memory
         self._model = library.create(
-            "CreateModelFromBuffer",
-            *(library.environment, memory.address, memory.size),
+            "CreateModelFromBuffer", *(library.environment, memory.address, memory.size)
         )
         self._compiled = library.compile(self._model, options)
         self._types: list[TensorType] = []

@@ -21,13 +21,7 @@ from asyncnn.devices.litert.self_test import reason_against, speeds_of
 from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 
-__all__ = (
-    "Array",
-    "CompiledGraph",
-    "CompiledTensor",
-    "Engine",
-    "load_engine",
-)
+__all__ = ("Array", "CompiledGraph", "CompiledTensor", "Engine", "load_engine")
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +69,7 @@ def _load(backend: Backend | None) -> Engine:
         return _engines.setdefault(name, engine)
     reasons = "; ".join(against)
     raise EngineUnavailableError(
-        f"{DISTRIBUTION} {version} does not work here: {reasons}",
-        hint=_KNOWN_HINT,
+        f"{DISTRIBUTION} {version} does not work here: {reasons}", hint=_KNOWN_HINT
     )
 
 

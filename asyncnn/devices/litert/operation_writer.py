@@ -33,10 +33,7 @@ from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Sh
 from asyncnn.hal.types import FusedActivationFunc, OperandType
 
 FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
-CODES = (
-    OperandType.TENSOR_QUANT8_ASYMM,
-    OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
-)
+CODES = (OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_SIGNED)
 I32 = OperandType.TENSOR_INT32
 B8 = OperandType.TENSOR_BOOL8
 

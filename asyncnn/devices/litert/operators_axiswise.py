@@ -332,10 +332,7 @@ RULES: dict[OperationType, Rule] = {
         "MEAN, SUB, MUL, MEAN, ADD, SQRT, DIV, MUL, ADD",
     ),
     OperationType.BATCH_MATMUL: Rule(
-        _batch_matmul,
-        (*FLOATS, CODES[1]),
-        "BATCH_MATMUL",
-        "int32: LiteRT has none",
+        _batch_matmul, (*FLOATS, CODES[1]), "BATCH_MATMUL", "int32: LiteRT has none"
     ),
     OperationType.RESIZE_BILINEAR: Rule(
         _resize("RESIZE_BILINEAR", "ResizeBilinearOptions"),

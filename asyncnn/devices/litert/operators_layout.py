@@ -20,11 +20,7 @@ from asyncnn.devices.litert.tflite_graph import (
     WrittenTensor,
     options,
 )
-from asyncnn.hal.operations.joining import (
-    paddings_of,
-    slices_of,
-    strided_slices_of,
-)
+from asyncnn.hal.operations.joining import paddings_of, slices_of, strided_slices_of
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.types import OperationType
 

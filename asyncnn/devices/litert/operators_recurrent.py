@@ -156,5 +156,5 @@ RULES: dict[OperationType, Rule] = {
         "TANH, MUL; PACK",
         "peepholes, projection, layer normalisation, a coupled input gate; "
         "more than 128 steps; another activation than tanh",
-    ),
+    )
 }

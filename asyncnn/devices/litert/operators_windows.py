@@ -17,11 +17,7 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     Write,
 )
-from asyncnn.devices.litert.tflite_graph import (
-    FLOAT32,
-    WrittenTensor,
-    options,
-)
+from asyncnn.devices.litert.tflite_graph import FLOAT32, WrittenTensor, options
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.operations.sliding_windows import SAME as HAL_SAME

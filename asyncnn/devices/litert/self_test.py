@@ -15,12 +15,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.devices.compiled_graph import Array, CompiledGraph
-from asyncnn.devices.engine_verdicts import (
-    TrialError,
-    Tried,
-    require,
-    trying,
-)
+from asyncnn.devices.engine_verdicts import TrialError, Tried, require, trying
 from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key

@@ -19,11 +19,7 @@ from asyncnn.engine.costs import USUAL, Speeds, TypeSpeeds
 from asyncnn.engine.delegation import Segment, Step
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
-from asyncnn.hal.types import (
-    FusedActivationFunc,
-    OperandType,
-    OperationType,
-)
+from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
 from asyncnn.memory.pages import aligned_bytes
 
 _FURTHEST = 16.0

@@ -95,11 +95,7 @@ class PackedWeights:
     """
 
     def __init__(
-        self,
-        key: str,
-        folder: Path | None = None,
-        *,
-        most_bytes: int = 2**30,
+        self, key: str, folder: Path | None = None, *, most_bytes: int = 2**30
     ) -> None:
         if not _KEY.fullmatch(key):
             raise InvalidArgumentError(f"{key!r} is no key of packed weights")

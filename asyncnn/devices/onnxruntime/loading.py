@@ -40,9 +40,7 @@ class LoadedOnnxRuntime:
         self.regions = {None: OnnxRegions(library)}
 
 
-def load_onnx_runtime(
-    provider: ExecutionProvider | None = None,
-) -> LoadedOnnxRuntime:
+def load_onnx_runtime(provider: ExecutionProvider | None = None) -> LoadedOnnxRuntime:
     """Return ONNX Runtime with kernels of regions on the CPU, or on a provider.
 
     The first time on a machine each is tried in a process of its own, which takes about

@@ -73,9 +73,7 @@ class OnnxRuntimeDevice(EngineDevice):
         return None
 
 
-def load_onnx_runtime(
-    provider: ExecutionProvider | None = None,
-) -> "LoadedOnnxRuntime":
+def load_onnx_runtime(provider: ExecutionProvider | None = None) -> "LoadedOnnxRuntime":
     """Return ONNX Runtime; see `asyncnn.devices.onnxruntime.loading`.
 
     :raises EngineUnavailableError: if it is not there, or does not work here.

@@ -20,11 +20,7 @@ from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeA
 from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
 from asyncnn.extensions.protobuf import encoded, message
 from asyncnn.extensions.regions import DECLARED, ONNX
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    EngineUnavailableError,
-    GeneralFailureError,
-)
+from asyncnn.hal.errors import AsyncnnError, EngineUnavailableError, GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import OperandType
 from asyncnn.kernels.kernel import HeapScratch, InterruptibleRun

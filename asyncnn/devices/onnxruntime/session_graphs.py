@@ -36,16 +36,8 @@ from asyncnn.engine.job import (
     Segment,
     Telling,
 )
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    InvalidArgumentError,
-    StalePlanError,
-)
-from asyncnn.hal.operations.bound import (
-    BoundOperand,
-    BoundOperation,
-    Shape,
-)
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, StalePlanError
+from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
 from asyncnn.kernels.kernel import InterruptibleRun
 
 

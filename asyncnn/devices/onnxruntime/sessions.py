@@ -303,11 +303,7 @@ class RegionSessions:
         self._sessions = WeakValueDictionary()
 
     def session(
-        self,
-        source: Array | bytes,
-        threads: int = 1,
-        *,
-        makes_way: bool = False,
+        self, source: Array | bytes, threads: int = 1, *, makes_way: bool = False
     ) -> RegionSession:
         """Return the session for so many threads, made of ``source`` if there is none.
 

@@ -36,13 +36,7 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import seals_caches
 from asyncnn.hal.refusals import CacheArguments, checked_descriptors
 from asyncnn.hal.slices import sliced
-from asyncnn.hal.types import (
-    ErrorStatus,
-    ExecutionPreference,
-    Handle,
-    Model,
-    Priority,
-)
+from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Handle, Model, Priority
 from asyncnn.memory.descriptors import Descriptor, duplicated, handles_of
 from asyncnn.pacing import Steps
 from asyncnn.runtime.framework import FrameworkSettings

@@ -20,12 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.own_devices import (
-    ON_PROVIDERS,
-    OWN_DEVICES,
-    imported,
-    own_device,
-)
+from asyncnn.devices.own_devices import ON_PROVIDERS, OWN_DEVICES, imported, own_device
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,

@@ -24,11 +24,7 @@ from asyncnn.execution import Execution, binding_of, reusable
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, closed_error
-from asyncnn.hal.interfaces import (
-    IBurstContext,
-    IPreparedModel,
-    cause_of_death,
-)
+from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, cause_of_death
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import BurstArguments, refuse_execution
@@ -291,10 +287,7 @@ class _Bound:
     __slots__ = ("_plain", "_tensors", "end")
 
     def __init__(
-        self,
-        end: Awaitable[ExecutionResult],
-        tensors: Sequence[object],
-        plain: Request,
+        self, end: Awaitable[ExecutionResult], tensors: Sequence[object], plain: Request
     ) -> None:
         self.end = end
         self._tensors = tensors

@@ -72,10 +72,7 @@ class BuffersInUse:
         return not isinstance(pools[argument.location.pool_index], Memory)
 
     def _placed(
-        self,
-        argument: RequestArgument,
-        length: int,
-        pools: list[Memory | BufferToken],
+        self, argument: RequestArgument, length: int, pools: list[Memory | BufferToken]
     ) -> RequestArgument:
         """Return an argument with the memory of its buffer, if it lies in one."""
         if argument.has_no_value:

@@ -54,9 +54,7 @@ from asyncnn.hal.types import (
     HalVersion,
     Model,
 )
-from asyncnn.hal.validate import (
-    validate_model,
-)
+from asyncnn.hal.validate import validate_model
 from asyncnn.hal.versions import noncompliant_operations, v1_0, v1_2
 from asyncnn.hal.versions.convert import (
     AnyModel,

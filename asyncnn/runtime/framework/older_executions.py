@@ -260,10 +260,7 @@ class OlderExecution:
             self._tell(result)
 
     def _result(
-        self,
-        status: ErrorStatus,
-        shapes: OutputShapes = (),
-        timing: Timing = NO_TIMING,
+        self, status: ErrorStatus, shapes: OutputShapes = (), timing: Timing = NO_TIMING
     ) -> ExecutionResult:
         """Return what is reported of the end, now, with what the driver reported."""
         status = convert_status(status, self._host.version)

@@ -14,10 +14,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import (
-    ExecutionResult,
-    IExecutionCallback,
-)
+from asyncnn.callbacks import ExecutionResult, IExecutionCallback
 from asyncnn.deadlines import check_deadline, earlier
 from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
 from asyncnn.fences.core import Gate

@@ -14,11 +14,7 @@ from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.hal.errors import failure_of
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import DeviceType
-from asyncnn.runtime.framework import (
-    FRAMEWORK,
-    FrameworkSettings,
-    chosen_partitioning,
-)
+from asyncnn.runtime.framework import FRAMEWORK, FrameworkSettings, chosen_partitioning
 from asyncnn.runtime.framework.device_registry import (
     SAMPLE,
     opener_of,

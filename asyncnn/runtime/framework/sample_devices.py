@@ -41,10 +41,7 @@ from asyncnn.runtime.framework.older_drivers import OlderDriver
 logger = logging.getLogger(__name__)
 
 _FLOATS = (OperandType.FLOAT32, OperandType.TENSOR_FLOAT32)
-_QUANTISED = (
-    OperandType.TENSOR_QUANT8_ASYMM,
-    OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
-)
+_QUANTISED = (OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_SIGNED)
 
 
 class SampleDevice(ReferenceDevice):

@@ -259,10 +259,7 @@ class Spaces:
     """The spaces of one prepared model: a few are kept for what comes next."""
 
     def __init__(
-        self,
-        plan: SubModels,
-        max_bytes: int,
-        reserved: Reservation | None = None,
+        self, plan: SubModels, max_bytes: int, reserved: Reservation | None = None
     ) -> None:
         self._plan = plan
         self._max_bytes = max_bytes

@@ -51,9 +51,7 @@ from asyncnn.hal.types import (
     PerformanceInfo,
     Priority,
 )
-from asyncnn.hal.validate import (
-    validating,
-)
+from asyncnn.hal.validate import validating
 from asyncnn.logs import DRIVER
 from asyncnn.offload import offload, offload_steps
 from asyncnn.qos import acting_for, calling_client

@@ -23,12 +23,7 @@ from asyncnn.hal.validate import validating
 from asyncnn.input_files import decoding
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.pacing import Steps, completed
-from asyncnn.runtime.model import (
-    InputShapes,
-    NamedModel,
-    located,
-    read_model_file,
-)
+from asyncnn.runtime.model import InputShapes, NamedModel, located, read_model_file
 from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.onnx.importer import Import
 from asyncnn.runtime.onnx.open_axes import (
@@ -40,13 +35,7 @@ from asyncnn.runtime.onnx.open_axes import (
 )
 from asyncnn.runtime.onnx.schema import Source, read_model, read_outline
 
-__all__ = (
-    "Constants",
-    "import_onnx",
-    "importing_onnx",
-    "load_onnx",
-    "outline_of_onnx",
-)
+__all__ = ("Constants", "import_onnx", "importing_onnx", "load_onnx", "outline_of_onnx")
 
 T = TypeVar("T")
 

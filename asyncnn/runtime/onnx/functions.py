@@ -97,10 +97,7 @@ def _defaults(call: Any) -> dict[str, Any]:
 
 
 def _instantiated(
-    node: Any,
-    given: Mapping[str, Any],
-    absent: set[str],
-    visit: Callable[[int], None],
+    node: Any, given: Mapping[str, Any], absent: set[str], visit: Callable[[int], None]
 ) -> Any:
     copy = type(node)()
     copy.CopyFrom(node)

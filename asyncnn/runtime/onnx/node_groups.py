@@ -110,8 +110,7 @@ class _Group:
             name = self._as(value, value.shape, dtype_of(value.type))
             outputs.append(info(name=name))
         graph = self._helper.make_graph(
-            *(self._nodes, "nodes", [*self._inputs.values()], outputs),
-            self._constants,
+            *(self._nodes, "nodes", [*self._inputs.values()], outputs), self._constants
         )
         opsets = [self._helper.make_opsetid("", self._opset)]
         model = self._helper.make_model(graph, opset_imports=opsets)

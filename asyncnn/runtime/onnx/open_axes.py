@@ -16,18 +16,9 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperationType
 from asyncnn.pacing import Steps
-from asyncnn.runtime.axes import (
-    OpenShapes,
-    as_arguments,
-    dimensions_of,
-    example_shapes,
-)
+from asyncnn.runtime.axes import OpenShapes, as_arguments, dimensions_of, example_shapes
 from asyncnn.runtime.drafting import Draft, Drafted, Omitted, Scalar, Value
-from asyncnn.runtime.model import (
-    InputShapes,
-    TensorInfo,
-    shapes_by_name,
-)
+from asyncnn.runtime.model import InputShapes, TensorInfo, shapes_by_name
 from asyncnn.runtime.onnx.evaluated import Evaluated
 from asyncnn.runtime.onnx.schema import Axes, Source
 from asyncnn.runtime.unsupported import UnsupportedOperatorError

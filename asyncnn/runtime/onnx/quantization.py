@@ -30,10 +30,7 @@ from asyncnn.runtime.onnx.weighted import (
     sliding_of,
 )
 
-_BYTES: Mapping[np.dtype[Any], Any] = {
-    np.dtype(np.uint8): Q8,
-    np.dtype(np.int8): Q8S,
-}
+_BYTES: Mapping[np.dtype[Any], Any] = {np.dtype(np.uint8): Q8, np.dtype(np.int8): Q8S}
 
 
 def form_of(
@@ -260,9 +257,7 @@ def _q_linear_pair(type_: Op) -> Converter:
     return convert
 
 
-def _q_linear_unary(
-    compute: Callable[[OnnxNode, Value], Value],
-) -> Converter:
+def _q_linear_unary(compute: Callable[[OnnxNode, Value], Value]) -> Converter:
     return lambda node: _stored(node, compute(node, _real(node, 0)), 3)
 
 

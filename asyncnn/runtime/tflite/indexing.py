@@ -208,12 +208,7 @@ def _places(indices: Array, dimensions: Sequence[int]) -> Array:
 
 
 def _put_rows(
-    node: Node,
-    rows: int,
-    places: Array,
-    count: int,
-    rest: Sequence[int],
-    value: float,
+    node: Node, rows: int, places: Array, count: int, rest: Sequence[int], value: float
 ) -> None:
     """Store rows at ``places`` of ``count``; the others are filled with ``value``."""
     like = node.builder.operand(rows)

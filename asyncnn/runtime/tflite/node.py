@@ -195,10 +195,7 @@ class Node(OperatorTensors):
         return self.compute_all(type_, inputs, [output])[0]
 
     def compute_all(
-        self,
-        type_: AnyOperationType,
-        inputs: Sequence[int],
-        outputs: Sequence[Operand],
+        self, type_: AnyOperationType, inputs: Sequence[int], outputs: Sequence[Operand]
     ) -> tuple[int, ...]:
         """Add an operation with several outputs; return their operands.
 

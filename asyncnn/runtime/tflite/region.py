@@ -90,10 +90,7 @@ def loading_tflite(
 
 
 def region_of_tflite(
-    memory: Memory,
-    *,
-    signature: str | None = None,
-    input_shapes: InputShapes = None,
+    memory: Memory, *, signature: str | None = None, input_shapes: InputShapes = None
 ) -> NamedModel:
     """Return the model of a whole TFLite file, which LiteRT runs.
 

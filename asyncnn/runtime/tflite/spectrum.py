@@ -51,10 +51,7 @@ def _rfft2d(node: Node) -> None:
         s_real, s_imaginary = (_product(draft, part, sines) for part in columns)
         real, imaginary = (
             transpose(draft, draft.reshape(part, (count, half, height)), (0, 2, 1))
-            for part in (
-                draft.add(c_real, s_imaginary),
-                draft.sub(c_imaginary, s_real),
-            )
+            for part in (draft.add(c_real, s_imaginary), draft.sub(c_imaginary, s_real))
         )
     shape = (*outer, height, half)
     node.store_complex(draft.reshape(real, shape), draft.reshape(imaginary, shape))

@@ -19,17 +19,8 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     error_for,
 )
-from asyncnn.hal.refusals import (
-    CacheArguments,
-    PrepareArguments,
-    checked_descriptors,
-)
-from asyncnn.hal.types import (
-    ErrorStatus,
-    Handle,
-    Memory,
-    Model,
-)
+from asyncnn.hal.refusals import CacheArguments, PrepareArguments, checked_descriptors
+from asyncnn.hal.types import ErrorStatus, Handle, Memory, Model
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.descriptors import Descriptor, duplicated
 from asyncnn.memory.shared import shareable

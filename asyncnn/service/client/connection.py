@@ -54,11 +54,7 @@ from asyncnn.service.client.unanswered import (
     forked,
     notify,
 )
-from asyncnn.service.decoding import (
-    MessageFile,
-    decode_to_client,
-    encode_given,
-)
+from asyncnn.service.decoding import MessageFile, decode_to_client, encode_given
 from asyncnn.service.limits import OwnedTasks, PendingAnswers, ServiceLimits
 
 logger = logging.getLogger(__name__)

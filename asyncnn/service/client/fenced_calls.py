@@ -109,10 +109,7 @@ class RemoteFences:
     """
 
     def __init__(
-        self,
-        connection: Line,
-        executing: Mapping[int, SentExecution],
-        max_fds: int,
+        self, connection: Line, executing: Mapping[int, SentExecution], max_fds: int
     ) -> None:
         self.connection = connection
         self._executing = executing

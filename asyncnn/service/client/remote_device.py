@@ -34,9 +34,7 @@ from asyncnn.hal.types import (
     Extension,
     Model,
 )
-from asyncnn.hal.validate import (
-    validate_model,
-)
+from asyncnn.hal.validate import validate_model
 from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.memory.pages import os_errors

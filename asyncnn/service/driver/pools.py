@@ -70,10 +70,7 @@ class AnnouncedPools:
     """
 
     def __init__(
-        self,
-        mapper: Mapper,
-        quota: Quota,
-        send: Callable[[PoolsRefused], None],
+        self, mapper: Mapper, quota: Quota, send: Callable[[PoolsRefused], None]
     ) -> None:
         self._send = send
         self._mapper = mapper
@@ -186,9 +183,7 @@ class AnnouncedPools:
         return await self.on_thread(_copies, self._mapper, tuple(pools))
 
     async def write_back(
-        self,
-        pools: Sequence[Memory | BufferToken],
-        outputs: Sequence[RequestArgument],
+        self, pools: Sequence[Memory | BufferToken], outputs: Sequence[RequestArgument]
     ) -> None:
         """Hand outputs that lie in copies to the client.
 

@@ -45,13 +45,7 @@ from asyncnn.tools.bench.measured_models import (
     model_files,
     weights_bytes,
 )
-from asyncnn.tools.bench.rounds import (
-    Batches,
-    Figures,
-    Order,
-    measure,
-    timed,
-)
+from asyncnn.tools.bench.rounds import Batches, Figures, Order, measure, timed
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
 MATTERS_ABOVE_BYTES = 1_000_000

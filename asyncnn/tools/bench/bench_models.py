@@ -25,12 +25,7 @@ from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench import environment, measured_models, report
 from asyncnn.tools.bench.benches import Started
 from asyncnn.tools.bench.measured_models import LITERT, LITERT_REF
-from asyncnn.tools.bench.rounds import (
-    Call,
-    Figures,
-    Order,
-    measure,
-)
+from asyncnn.tools.bench.rounds import Call, Figures, Order, measure
 from asyncnn.tools.other_runtimes import (
     LiteRt,
     OnnxFile,

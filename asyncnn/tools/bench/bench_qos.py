@@ -46,13 +46,7 @@ from asyncnn.tools.bench.qos_load import (
     saturated,
 )
 from asyncnn.tools.bench.report import Bars, Outcome, ReportTable, SingleReport
-from asyncnn.tools.bench.rounds import (
-    Once,
-    Order,
-    in_rounds,
-    measure,
-    percentile,
-)
+from asyncnn.tools.bench.rounds import Once, Order, in_rounds, measure, percentile
 
 LOADS = (0.7, 0.9, 1.1)
 

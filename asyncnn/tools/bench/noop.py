@@ -26,14 +26,8 @@ from asyncnn.devices import ReferenceDevice
 from asyncnn.execution import reusable
 from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
-from asyncnn.hal.refusals import (
-    PrepareArguments,
-    refuse_execution,
-)
-from asyncnn.hal.validate import (
-    RequestRules,
-    validate_measure_timing,
-)
+from asyncnn.hal.refusals import PrepareArguments, refuse_execution
+from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device

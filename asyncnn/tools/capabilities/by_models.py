@@ -72,10 +72,7 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
                 for name, each in others.items()
             }
             figures = await measure(
-                runs,
-                rounds=min(rounds, _MOST_ROUNDS),
-                batch_us=_BATCH_US,
-                energy=True,
+                runs, rounds=min(rounds, _MOST_ROUNDS), batch_us=_BATCH_US, energy=True
             )
         time, power = (
             rounded(figures[_MEASURED + what].ratio_to(figures[_REFERENCE + what]))

@@ -15,11 +15,7 @@ from msgspec.structs import replace
 
 from asyncnn import hal
 from asyncnn.burst import BurstController
-from asyncnn.callbacks import (
-    ExecutionFuture,
-    ExecutionResult,
-    IFencedExecutionCallback,
-)
+from asyncnn.callbacks import ExecutionFuture, ExecutionResult, IFencedExecutionCallback
 from asyncnn.fences import SyncFence
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionOptions

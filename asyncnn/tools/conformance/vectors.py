@@ -182,8 +182,7 @@ def _case(spec: _RawSpec, raw: _RawCase) -> Case:
         inputs=tuple(_input(operands[index]) for index in raw.main.inputs),
         outputs=tuple(
             ExpectedOutput(
-                _array(operands[index].type, output.values, output.dims),
-                output.ignored,
+                _array(operands[index].type, output.values, output.dims), output.ignored
             )
             for index, output in zip(raw.main.outputs, raw.outputs, strict=True)
         ),

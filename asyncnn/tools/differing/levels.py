@@ -11,12 +11,7 @@ from asyncnn.engine.plan import constant_array
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandLifeTime
-from asyncnn.tools.differing.distances import (
-    Allowed,
-    Distance,
-    converted,
-    distance,
-)
+from asyncnn.tools.differing.distances import Allowed, Distance, converted, distance
 from asyncnn.tools.differing.extracts import Extract
 from asyncnn.tools.differing.pairing import Pairing
 from asyncnn.tools.differing.sides import DeviceSide, Side, Tensors

@@ -50,12 +50,7 @@ from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import System
 from asyncnn.tools.loadgen.ways import BURST as BURST_PATH
 from asyncnn.tools.loadgen.ways import REMOTE as REMOTE_TRANSPORT
-from asyncnn.tools.loadgen.ways import (
-    QueryWay,
-    check_model,
-    opened,
-    system_of,
-)
+from asyncnn.tools.loadgen.ways import QueryWay, check_model, opened, system_of
 
 _STEP, _STEPS = 0.95, 5
 """Rates that are tried: powers of the one, below a highest one; searched so often."""

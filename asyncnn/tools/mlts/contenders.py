@@ -208,10 +208,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     async def _prepare_in(self, cache: ModelCache, path: Path) -> None:
         form = await form_for(self.device.hal, load(path))
         order = PrepareArguments(
-            form.model,
-            ExecutionPreference.FAST_SINGLE_ANSWER,
-            Priority.MEDIUM,
-            None,
+            form.model, ExecutionPreference.FAST_SINGLE_ANSWER, Priority.MEDIUM, None
         )
         await cache.prepare(self.device.hal, order)
 

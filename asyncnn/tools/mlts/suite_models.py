@@ -21,11 +21,7 @@ from asyncnn.tools.mlts.datasets import Published
 from asyncnn.tools.mlts.suite_records import ModelRecord
 from asyncnn.tools.mlts.trials import Trial, published_trial, trial_of
 from asyncnn.tools.other_runtimes import LiteRt
-from asyncnn.tools.reference_models import (
-    MORE_MODELS,
-    REFERENCE_MODELS,
-    ReferenceModel,
-)
+from asyncnn.tools.reference_models import MORE_MODELS, REFERENCE_MODELS, ReferenceModel
 from asyncnn.tools.samples import Tolerance
 
 SUFFIXES = (".tflite", ".onnx", ".asyncnn")

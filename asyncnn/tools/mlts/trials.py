@@ -39,13 +39,7 @@ from asyncnn.tools.mlts.evaluators import (
     Sequences,
     TopK,
 )
-from asyncnn.tools.samples import (
-    Sample,
-    Tolerance,
-    load_arrays,
-    random_sample,
-    samples,
-)
+from asyncnn.tools.samples import Sample, Tolerance, load_arrays, random_sample, samples
 
 _OUTPUT, _FLOAT_WEIGHTS_OUTPUT = "output", "output_f32weights"
 _RANDOM_SAMPLES = 4
@@ -116,10 +110,7 @@ def published_trial(
 
 
 def golden_trial(
-    model: NamedModel,
-    arrays: Mapping[str, Array],
-    file: Path,
-    tolerance: Tolerance,
+    model: NamedModel, arrays: Mapping[str, Array], file: Path, tolerance: Tolerance
 ) -> Trial:
     """Return the samples of a file and what judges by the outputs there.
 
@@ -153,10 +144,7 @@ def golden_trial(
 
 
 def _evaluator(
-    name: str,
-    infos: Sequence[TensorInfo],
-    expected: Sequences,
-    tolerance: Tolerance,
+    name: str, infos: Sequence[TensorInfo], expected: Sequences, tolerance: Tolerance
 ) -> Evaluator:
     if name == PHONE_ERROR_RATE:
         return PhoneErrorRate(infos[0], expected)

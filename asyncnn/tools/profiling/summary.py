@@ -302,10 +302,7 @@ class Summary:
                 continue
             time_us, share = self._amount([line.stages[stage] for line in lines])
             yield StageProfile(
-                name=stage.value,
-                meaning=MEANINGS[stage],
-                time_us=time_us,
-                share=share,
+                name=stage.value, meaning=MEANINGS[stage], time_us=time_us, share=share
             )
 
 

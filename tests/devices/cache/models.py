@@ -3,12 +3,7 @@
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    FusedActivationFunc,
-    Operand,
-    OperandType,
-    OperationType,
-)
+from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 

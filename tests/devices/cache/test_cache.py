@@ -21,13 +21,7 @@ from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, Handle, OperationType, Priority
 from asyncnn.service import RemoteDevice
 from tests.devices.cache.client import OTHER_TOKEN, TOKEN, CacheClient, outputs_of
-from tests.devices.cache.models import (
-    INPUTS,
-    dense,
-    folding,
-    image,
-    repeated,
-)
+from tests.devices.cache.models import INPUTS, dense, folding, image, repeated
 
 REFUSED = {ErrorStatus.INVALID_ARGUMENT, ErrorStatus.GENERAL_FAILURE}
 FAILED = (ErrorStatus.GENERAL_FAILURE, None)

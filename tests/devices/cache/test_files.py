@@ -145,10 +145,7 @@ def test_nothing_is_written_over_a_file_that_is_mapped(folder: Folder) -> None:
 
 
 def test_files_hold_one_compilation_whoever_else_is_writing(folder: Folder) -> None:
-    with (
-        folder.files(writable=True) as files,
-        folder.files(writable=True) as others,
-    ):
+    with folder.files(writable=True) as files, folder.files(writable=True) as others:
         compiled = Compiled(
             Program(dense(False).model), ExecutionPreference(1), Priority(1)
         )

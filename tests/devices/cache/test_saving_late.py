@@ -13,9 +13,7 @@ from asyncnn.hal.versions import VersionedDevice, VersionedPreparedModel
 from asyncnn.memory import view
 from asyncnn.service import RemoteDevice, Server
 from tests.devices.cache.client import TOKEN, CacheClient
-from tests.devices.cache.models import (
-    dense,
-)
+from tests.devices.cache.models import dense
 from tests.devices.cache.test_cache import both_types, check_works, each_file
 
 

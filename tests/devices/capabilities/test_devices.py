@@ -96,8 +96,6 @@ async def test_the_settings_may_name_another_file(
         assert device.capabilities == capabilities_of(measurement.exec_times)
 
 
-async def test_a_driver_process_reads_it_when_it_starts(
-    measured: Capabilities,
-) -> None:
+async def test_a_driver_process_reads_it_when_it_starts(measured: Capabilities) -> None:
     async with asyncnn.connect() as device:
         assert device.capabilities == measured

@@ -235,10 +235,7 @@ MAKE: dict[OperationType, Make] = {
         _integers((1, 0), (0, 2)),
     ],
     T.GATHER: lambda m: [m.image(), 2, _integers(3, 0, 3)],
-    T.EMBEDDING_LOOKUP: lambda m: [
-        tensor(I32, [3, 0, 3]),
-        m.constant(12, 7),
-    ],
+    T.EMBEDDING_LOOKUP: lambda m: [tensor(I32, [3, 0, 3]), m.constant(12, 7)],
     T.CONV_2D: _convolved,
     T.GROUPED_CONV_2D: lambda m: [
         m.image(),
@@ -264,11 +261,7 @@ MAKE: dict[OperationType, Make] = {
         *(2, 2, 0),
         False,
     ],
-    T.FULLY_CONNECTED: lambda m: [
-        m.tensor(3, 4, 16),
-        *m.weights(20, 16, units=20),
-        1,
-    ],
+    T.FULLY_CONNECTED: lambda m: [m.tensor(3, 4, 16), *m.weights(20, 16, units=20), 1],
     T.UNIDIRECTIONAL_SEQUENCE_LSTM: _sequence_lstm,
     T.AVERAGE_POOL_2D: _pooled,
     T.MAX_POOL_2D: _pooled,
@@ -276,14 +269,7 @@ MAKE: dict[OperationType, Make] = {
 }
 """How to make the inputs of each operation."""
 
-_OF_BOOLS = {
-    T.EQUAL,
-    T.NOT_EQUAL,
-    T.GREATER,
-    T.GREATER_EQUAL,
-    T.LESS,
-    T.LESS_EQUAL,
-}
+_OF_BOOLS = {T.EQUAL, T.NOT_EQUAL, T.GREATER, T.GREATER_EQUAL, T.LESS, T.LESS_EQUAL}
 _WIDE = {T.CONV_2D, T.GROUPED_CONV_2D, T.DEPTHWISE_CONV_2D, T.TRANSPOSE_CONV_2D}
 
 

@@ -252,10 +252,7 @@ MAKE: Sequence[tuple[OperationType, Callable[[Draw], Parts]]] = (
     (T.LOGISTIC, _to_unit()),
     (T.TANH, _to_signed_unit()),
     (T.L2_NORMALIZATION, _to_signed_unit(_axis)),
-    (
-        T.HARD_SWISH,
-        lambda draw: ([draw.image()], draw.output(draw.near(draw.scale))),
-    ),
+    (T.HARD_SWISH, lambda draw: ([draw.image()], draw.output(draw.near(draw.scale)))),
 )
 
 

@@ -67,9 +67,7 @@ def models(shared: Path) -> Iterator[Model]:
 
 
 def test_they_are_loaded_as_they_were_written(
-    folder: Folder,
-    shared: Path,
-    request: pytest.FixtureRequest,
+    folder: Folder, shared: Path, request: pytest.FixtureRequest
 ) -> None:
     saved = []
     for number, model in enumerate(models(shared)):

@@ -107,10 +107,7 @@ def refused() -> Iterator[tuple[str, BoundOperation]]:
         "padding that is no scheme of TFLite",
         operation(T.AVERAGE_POOL_2D, [FLOATS, 1, 0, 1, 0, *sides, 2, 2, 0], floats()),
     )
-    yield (
-        "scales that differ by",
-        operation(T.ADD, [CODES, CODES, 0], codes(1e-8)),
-    )
+    yield ("scales that differ by", operation(T.ADD, [CODES, CODES, 0], codes(1e-8)))
     yield (
         "scales that differ by",
         operation(T.ADD, [CODES, constant(Q8S, [1], 1e9), 0], codes(0.05)),
@@ -118,9 +115,7 @@ def refused() -> Iterator[tuple[str, BoundOperation]]:
     yield (
         "an activation at scale",
         operation(
-            T.ADD,
-            [tensor(Q8S, [1], 1e-8), tensor(Q8S, [1], 1e-8), 3],
-            codes(1e-8),
+            T.ADD, [tensor(Q8S, [1], 1e-8), tensor(Q8S, [1], 1e-8), 3], codes(1e-8)
         ),
     )
     yield (
@@ -134,9 +129,7 @@ def refused() -> Iterator[tuple[str, BoundOperation]]:
     yield (
         "codes of two quantisations",
         operation(
-            T.LESS,
-            [CODES, tensor(Q8S, CODES.array, 0.06)],
-            BoundOperand(B8, None),
+            T.LESS, [CODES, tensor(Q8S, CODES.array, 0.06)], BoundOperand(B8, None)
         ),
     )
     yield (
@@ -151,10 +144,7 @@ def refused() -> Iterator[tuple[str, BoundOperation]]:
             codes(0.05),
         ),
     )
-    yield (
-        "beta 1e-06 is extreme",
-        operation(T.SOFTMAX, [FLOATS, 1e-6], floats()),
-    )
+    yield ("beta 1e-06 is extreme", operation(T.SOFTMAX, [FLOATS, 1e-6], floats()))
     yield (
         "below which norms are cut off",
         operation(T.L2_NORMALIZATION, [tensor(Q8S, [[1, 2]], 1e-7)], codes(1 / 128, 0)),
@@ -163,21 +153,14 @@ def refused() -> Iterator[tuple[str, BoundOperation]]:
         "rank 5 is not claimed",
         operation(T.SQRT, [tensor(F32, np.ones((1, 1, 1, 1, 2)))], floats()),
     )
-    yield (
-        "is empty",
-        operation(T.SQRT, [tensor(F32, np.ones((0, 2)))], floats()),
-    )
+    yield ("is empty", operation(T.SQRT, [tensor(F32, np.ones((0, 2)))], floats()))
     yield (
         "no input comes with the request",
         operation(T.SQRT, [constant(F32, [1.0])], floats()),
     )
     yield (
         "a scalar comes with the request",
-        operation(
-            T.SOFTMAX,
-            [FLOATS, tensor(OperandType.FLOAT32, 1.0)],
-            floats(),
-        ),
+        operation(T.SOFTMAX, [FLOATS, tensor(OperandType.FLOAT32, 1.0)], floats()),
     )
     yield (
         "a parameter that comes with the request",

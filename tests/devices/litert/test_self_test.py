@@ -243,10 +243,7 @@ def test_the_engine_asks_for_the_verdict(
 
 @pytest.mark.parametrize(
     ("method", "reason"),
-    [
-        ("interrupt", "an interrupt has no effect"),
-        ("run", "wrong results at offset 0"),
-    ],
+    [("interrupt", "an interrupt has no effect"), ("run", "wrong results at offset 0")],
 )
 def test_what_does_not_work_is_found(
     monkeypatch: pytest.MonkeyPatch,

@@ -16,11 +16,7 @@ from asyncnn.devices.litert.chain_model import Chain
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import CompiledGraph, Engine
 from asyncnn.devices.litert.weights import PackedWeights, checksum, weights_key
-from asyncnn.hal.errors import (
-    ForkedError,
-    GeneralFailureError,
-    InvalidArgumentError,
-)
+from asyncnn.hal.errors import ForkedError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import OperationType
 from tests.devices.litert.conftest import Case
 from tests.devices.litert.running import segment_of_one

@@ -282,11 +282,7 @@ def _runs_like_the_kernels(program: Program, plan: Plan) -> None:
     assert execution.advance()
     segment = whole(plan)
     results = dict(
-        zip(
-            segment.outputs,
-            run_segment(segment, {segment.inputs[0]: x}),
-            strict=True,
-        )
+        zip(segment.outputs, run_segment(segment, {segment.inputs[0]: x}), strict=True)
     )
     for port, want in zip(plan.outputs, execution.outputs, strict=True):
         got = results[port.index].astype(int)

@@ -14,11 +14,7 @@ import pytest
 import asyncnn
 from asyncnn import Device, PreparedModel
 from asyncnn.devices import DeviceSettings
-from asyncnn.hal.errors import (
-    DeviceUnavailableError,
-    ForkedError,
-    MissedDeadlineError,
-)
+from asyncnn.hal.errors import DeviceUnavailableError, ForkedError, MissedDeadlineError
 from asyncnn.hal.types import Priority
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.service import Supervision
@@ -102,9 +98,7 @@ async def test_a_run_ends_at_its_deadline(
     await until_running(device, is_running=False)
 
 
-async def test_outputs_of_a_run_that_is_late_are_as_they_were(
-    device: Device,
-) -> None:
+async def test_outputs_of_a_run_that_is_late_are_as_they_were(device: Device) -> None:
     prepared = await prepared_for(device, "fixed")
     out = np.full((64, 64), -1, F32)
     with pytest.raises(MissedDeadlineError):

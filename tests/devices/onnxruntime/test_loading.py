@@ -71,10 +71,7 @@ def test_another_library_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("method", "reason"),
-    [
-        ("interrupt", "an interrupt has no effect"),
-        ("run", "wrong results at offset 0"),
-    ],
+    [("interrupt", "an interrupt has no effect"), ("run", "wrong results at offset 0")],
 )
 def test_what_does_not_work_is_found(
     monkeypatch: pytest.MonkeyPatch,

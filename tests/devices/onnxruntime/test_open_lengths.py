@@ -15,10 +15,7 @@ from asyncnn.engine import program
 from asyncnn.engine.program import MAX_PLANS, MAX_SMALL_PLANS
 from asyncnn.execution import IInProcess
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.types import (
-    DEFAULT_OPTIONS,
-    ExecutionPreference,
-)
+from asyncnn.hal.types import DEFAULT_OPTIONS, ExecutionPreference
 from tests.devices.onnxruntime.graphs import (
     F32,
     FLOAT,

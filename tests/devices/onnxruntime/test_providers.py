@@ -164,9 +164,7 @@ class Listed(OnnxRuntimeLibrary):
 
 @pytest.mark.parametrize("name", ["cuda", "openvino"])
 def test_one_that_cannot_be_appended_is_named_and_may_come(
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for function in ("resource.setrlimit", "signal.signal", "signal.setitimer"):
         monkeypatch.setattr(function, lambda *_: None)

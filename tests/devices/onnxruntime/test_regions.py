@@ -10,16 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn import Device, ModelBuilder, NamedModel, load, open_device
 from asyncnn.devices import DeviceSettings
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    InvalidArgumentError,
-)
-from asyncnn.hal.types import (
-    ExecutionPreference,
-    Operand,
-    OperandType,
-    OperationType,
-)
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.types import ExecutionPreference, Operand, OperandType, OperationType
 from tests.devices.onnxruntime.graphs import (
     BFLOAT16,
     FLOAT,

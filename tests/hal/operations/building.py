@@ -43,9 +43,7 @@ def bound(
     type_: OperationType, inputs: Sequence[Given], outputs: int = 1
 ) -> BoundOperation:
     return BoundOperation(
-        type_,
-        tuple(map(operand_of, inputs)),
-        (BoundOperand(F32, None),) * outputs,
+        type_, tuple(map(operand_of, inputs)), (BoundOperand(F32, None),) * outputs
     )
 
 

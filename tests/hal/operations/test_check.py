@@ -73,12 +73,7 @@ VALID = [
     (OperationType.ADD, [t(F32, 2), t(F32, 2), *s(INT32)], [t(F32, 2)], V1_0),
     (OperationType.ADD, [t(F16, 2), t(F16), *s(INT32)], [t(F16)], V1_2),
     (OperationType.ADD, [t(I32, 2), t(I32), *s(INT32)], [t(I32)], V1_3),
-    (
-        OperationType.MUL,
-        [t(Q8, 2), t(Q8, 2), *s(INT32)],
-        [t(Q8, 2, scale=0.3)],
-        V1_0,
-    ),
+    (OperationType.MUL, [t(Q8, 2), t(Q8, 2), *s(INT32)], [t(Q8, 2, scale=0.3)], V1_0),
     (OperationType.FLOOR, [t(F32, 2)], [t(F32, 2)], V1_0),
     (OperationType.RSQRT, [t(Q8, 2)], [t(Q8, 2)], AIDL_V3),
     (OperationType.EQUAL, [t(Q8S, 2), t(Q8S, 2)], [t(B8, 2)], V1_3),
@@ -119,12 +114,7 @@ VALID = [
     (OperationType.RESHAPE, [t(F32, 2, 3), t(I32, 1)], [t(F32)], V1_0),
     (OperationType.RESHAPE, [t(I32, 2, 3), t(I32, 1)], [t(I32)], AIDL_V2),
     (OperationType.SQUEEZE, [t(F32, 1, 3), omitted(t(I32, 1))], [t(F32)], V1_1),
-    (
-        OperationType.CONCATENATION,
-        [t(Q8, 2), t(Q8, 2), *s(INT32)],
-        [t(Q8, 4)],
-        V1_0,
-    ),
+    (OperationType.CONCATENATION, [t(Q8, 2), t(Q8, 2), *s(INT32)], [t(Q8, 4)], V1_0),
     (
         OperationType.CONCATENATION,
         [t(Q8, 2), t(Q8, 2, zero=1), *s(INT32)],

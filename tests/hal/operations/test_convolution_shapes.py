@@ -21,11 +21,7 @@ SCHEME, EXPLICIT = [SAME, 1, 2], [0, 0, 1, 1, 1, 2]
 @pytest.mark.parametrize(
     ("type_", "inputs", "expected"),
     [
-        (
-            OperationType.CONV_2D,
-            [IMAGE, (4, 3, 3, 6), (4,), *SCHEME, 0],
-            (2, 4, 10, 4),
-        ),
+        (OperationType.CONV_2D, [IMAGE, (4, 3, 3, 6), (4,), *SCHEME, 0], (2, 4, 10, 4)),
         (
             OperationType.CONV_2D,
             [NCHW_IMAGE, (4, 3, 3, 6), (4,), *EXPLICIT, 0, True],
@@ -61,11 +57,7 @@ SCHEME, EXPLICIT = [SAME, 1, 2], [0, 0, 1, 1, 1, 2]
             [NCHW_IMAGE, (4, 3, 3, 6), (4,), *EXPLICIT, 0, True],
             (2, 4, 15, 12),
         ),
-        (
-            OperationType.AVERAGE_POOL_2D,
-            [IMAGE, VALID, 2, 3, 4, 5, 0],
-            (2, 2, 4, 6),
-        ),
+        (OperationType.AVERAGE_POOL_2D, [IMAGE, VALID, 2, 3, 4, 5, 0], (2, 2, 4, 6)),
         (
             OperationType.L2_POOL_2D,
             [NCHW_IMAGE, 1, 0, 0, 1, 2, 3, 4, 5, 0, True],

@@ -304,11 +304,7 @@ class TestQuantizedLstm:
         ("index", "operand", "message"),
         [
             (0, BoundOperand(Q8, (B, SIZE), 1 / 64, 128), "input has scale"),
-            (
-                3,
-                BoundOperand(Q8, (UNITS, SIZE), 0.5, 99),
-                "3 is quantised unlike",
-            ),
+            (3, BoundOperand(Q8, (UNITS, SIZE), 0.5, 99), "3 is quantised unlike"),
             (8, BoundOperand(Q8, (UNITS, 3), 0.5, 100), "input 8 has shape"),
             (9, BoundOperand(I32, (UNITS,), 0.5, 0), "scale of input 9"),
             (12, BoundOperand(I32, (3,), 0.5 / 128, 0), "input 12 has shape"),

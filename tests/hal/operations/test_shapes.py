@@ -14,15 +14,7 @@ from asyncnn.hal.operations.bound import (
     Shape,
     ValueNeededError,
 )
-from asyncnn.hal.operations.signature import (
-    F32,
-    FLOAT16,
-    FLOAT32,
-    I32,
-    INT32,
-    Q8,
-    Q8S,
-)
+from asyncnn.hal.operations.signature import F32, FLOAT16, FLOAT32, I32, INT32, Q8, Q8S
 from asyncnn.hal.types import OperandType, OperationType
 from tests.hal.operations.building import Given, constant, shapes
 
@@ -175,11 +167,10 @@ def test_the_output_shape_follows_from_the_inputs(
 def test_some_operations_have_several_outputs() -> None:
     assert shapes(OperationType.SPLIT, [X, -1, 2], 2) == ((2, 3, 2), (2, 3, 2))
     assert shapes(OperationType.TOPK_V2, [X, 2], 2) == ((2, 3, 2), (2, 3, 2))
-    assert shapes(
-        OperationType.HASHTABLE_LOOKUP,
-        [(5,), (7,), (7, 3)],
-        2,
-    ) == ((5, 3), (5,))
+    assert shapes(OperationType.HASHTABLE_LOOKUP, [(5,), (7,), (7, 3)], 2) == (
+        (5, 3),
+        (5,),
+    )
 
 
 ILLEGAL = [

@@ -57,9 +57,7 @@ def needed_version(case: Case, version: HalVersion) -> HalVersion:
     )
 
 
-def test_every_operation_is_legal_in_the_release_of_its_case(
-    cases: list[Case],
-) -> None:
+def test_every_operation_is_legal_in_the_release_of_its_case(cases: list[Case]) -> None:
     for case in cases:
         release = HalVersion[case.folder]
         needed = needed_version(case, max(release, case.hal))

@@ -105,11 +105,7 @@ def _if_subgraph(branch: int) -> Subgraph:
         location=DataLocation(0, branch, 0),
     )
     condition = Operand(
-        OperandType.TENSOR_BOOL8,
-        (1,),
-        1,
-        lifetime=COPY,
-        location=DataLocation(0, 0, 1),
+        OperandType.TENSOR_BOOL8, (1,), 1, lifetime=COPY, location=DataLocation(0, 0, 1)
     )
     return Subgraph(
         operands=(

@@ -21,13 +21,7 @@ from hypothesis import strategies as st
 from msgspec.structs import force_setattr, replace
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.types import (
-    DataLocation,
-    HalVersion,
-    Model,
-    Operand,
-    OperationType,
-)
+from asyncnn.hal.types import DataLocation, HalVersion, Model, Operand, OperationType
 from asyncnn.hal.validate import model as model_rules
 from asyncnn.hal.validate import validate_model
 from asyncnn.hal.validate.model import is_known

@@ -19,11 +19,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, validate_request
 from asyncnn.memory.pools import from_buffer
 from asyncnn.tools.conformance.mutations.mutant import with_operand
-from tests.hal.validate.samples import (
-    float_model,
-    float_request,
-    pool,
-)
+from tests.hal.validate.samples import float_model, float_request, pool
 from tests.networks import addition
 
 HUGE = 1 << 70

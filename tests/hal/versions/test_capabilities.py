@@ -8,12 +8,7 @@ from asyncnn.hal.performance import (
     uniform_performance,
     with_performance,
 )
-from asyncnn.hal.types import (
-    Capabilities,
-    HalVersion,
-    OperandType,
-    PerformanceInfo,
-)
+from asyncnn.hal.types import Capabilities, HalVersion, OperandType, PerformanceInfo
 from asyncnn.hal.versions import compliant_with, convert_to, v1_0, v1_1, v1_2
 
 V1_0, V1_1, V1_2, V1_3 = list(HalVersion)[:4]

@@ -192,8 +192,7 @@ async def test_a_model_of_1_2_executes_synchronously(device: VersionedDevice) ->
     assert prepared is not None
     request, z = sum_request(4)
     answer = await prepared.execute_synchronously(
-        v1_0.Request(request.inputs, request.outputs, request.pools),
-        MeasureTiming.NO,
+        v1_0.Request(request.inputs, request.outputs, request.pools), MeasureTiming.NO
     )
     assert answer[0] is ErrorStatus.NONE
     assert (z == 3).all()

@@ -93,9 +93,7 @@ class TestLocalResponse:
         inputs = [tensor(type_, x), radius, *scalars(type_, 9, 4, 0.5), axis]
         np.testing.assert_allclose(
             compute(
-                OperationType.LOCAL_RESPONSE_NORMALIZATION,
-                inputs,
-                result(type_, shape),
+                OperationType.LOCAL_RESPONSE_NORMALIZATION, inputs, result(type_, shape)
             ),
             self.exact(x, radius, 9, 4, 0.5, axis),
             **TOLERANCE[type_],

@@ -94,9 +94,7 @@ def test_a_box_that_is_no_number_fails() -> None:
     ]
     with pytest.raises(OperationFailedError):
         compute(
-            OperationType.AXIS_ALIGNED_BBOX_TRANSFORM,
-            inputs,
-            described(F32, (1, 4), 0),
+            OperationType.AXIS_ALIGNED_BBOX_TRANSFORM, inputs, described(F32, (1, 4), 0)
         )
 
 

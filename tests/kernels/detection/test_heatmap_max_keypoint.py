@@ -89,11 +89,7 @@ def test_the_peak_of_a_paraboloid_is_found_exactly(x, y) -> None:
     values = 3 - (columns - x) ** 2 - 0.5 * (rows - y) ** 2
     scores, keypoints = compute_all(
         OperationType.HEATMAP_MAX_KEYPOINT,
-        [
-            tensor(F32, values[None, :, :, None]),
-            tensor(F32, [[10, 20, 22, 26]]),
-            False,
-        ],
+        [tensor(F32, values[None, :, :, None]), tensor(F32, [[10, 20, 22, 26]]), False],
         [described(F32, (1, 1), 0), described(F32, (1, 1, 2), 0)],
     )
     np.testing.assert_allclose(scores, [[3]], rtol=1e-6)

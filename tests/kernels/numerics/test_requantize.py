@@ -62,9 +62,7 @@ def test_a_multiplier_is_finite_and_not_negative(real) -> None:
 
 
 @given(
-    st.integers(-(2**31), 2**31 - 1),
-    st.integers(2**30, 2**31 - 1),
-    st.integers(-31, 0),
+    st.integers(-(2**31), 2**31 - 1), st.integers(2**30, 2**31 - 1), st.integers(-31, 0)
 )
 def test_products_are_rounded_twice(value, multiplier, shift) -> None:
     product = multiply_by_quantized_multiplier(value, multiplier, shift)

@@ -270,10 +270,7 @@ def test_the_states_of_two_directions_need_not_be_outputs(merge) -> None:
 
 
 def test_an_auxiliary_input_without_weights_feeds_the_backward_cell() -> None:
-    cells = (
-        random_cell(seed=1),
-        random_cell(sizes=Sizes(inputs=4), seed=2),
-    )
+    cells = (random_cell(seed=1), random_cell(sizes=Sizes(inputs=4), seed=2))
     sequence, auxiliary = random_input(5, 2, 3), random_input(5, 2, 4, seed=9)
     states = both_states(cells, 2)
     forward, backward, *_ = run_two_way(cells, sequence, states, auxiliary=auxiliary)

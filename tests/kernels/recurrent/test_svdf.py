@@ -46,10 +46,7 @@ class Filter:
             self.rank,
             activation,
         ]
-        described = [
-            result(self.type, self.state.shape),
-            result(self.type, self.shape),
-        ]
+        described = [result(self.type, self.state.shape), result(self.type, self.shape)]
         return compute_all(SVDF, inputs, described)
 
     def expected(self, activation=0, bias=True):

@@ -11,18 +11,8 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
-from tests.random_graphs.naive import (
-    elementwise,
-    moving,
-    reducing,
-    windows,
-)
-from tests.random_graphs.naive.expected import (
-    Expected,
-    exact,
-    real,
-    stored,
-)
+from tests.random_graphs.naive import elementwise, moving, reducing, windows
+from tests.random_graphs.naive.expected import Expected, exact, real, stored
 from tests.random_graphs.naive.moving import Formula, integers
 
 Place = tuple[int, int, int, int]

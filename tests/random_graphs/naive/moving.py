@@ -6,13 +6,7 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
-from tests.random_graphs.naive.expected import (
-    QUANTIZED,
-    Expected,
-    exact,
-    real,
-    rounded,
-)
+from tests.random_graphs.naive.expected import QUANTIZED, Expected, exact, real, rounded
 
 Formula = Callable[[BoundOperation], Expected | list[Expected]]
 

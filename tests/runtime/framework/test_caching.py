@@ -179,10 +179,7 @@ async def test_a_driver_of_ones_own_may_be_another_process_next_time(
         async with (
             asyncnn.connect() as driver,
             asyncnn.open_devices(
-                driver,
-                "sample-quant",
-                framework=WHEREVER_BETTER,
-                cache_dir=tmp_path,
+                driver, "sample-quant", framework=WHEREVER_BETTER, cache_dir=tmp_path
             ) as device,
         ):
             prepared = await device.prepare(mixed(SHAPE))

@@ -36,14 +36,9 @@ def command_of(pid: str) -> str:
 
 
 @asynccontextmanager
-async def with_driver(
-    refuses: set[T],
-) -> AsyncIterator[tuple[Device, int]]:
+async def with_driver(refuses: set[T]) -> AsyncIterator[tuple[Device, int]]:
     """Open a framework of a driver process and the CPU; yield the process's number."""
-    async with (
-        running_driver() as driver,
-        asyncnn.connect(driver.path) as remote,
-    ):
+    async with running_driver() as driver, asyncnn.connect(driver.path) as remote:
         # What a driver supports is its own matter; this one pretends to be partial.
         partial = CrippledDevice(remote.hal, refuses)  # type: ignore[arg-type]
         async with open_framework(

@@ -11,11 +11,7 @@ import pytest
 from asyncnn.burst.controller import BurstController
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    PreparationFailedError,
-)
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, PreparationFailedError
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,

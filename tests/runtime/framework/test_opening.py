@@ -9,12 +9,7 @@ import asyncnn
 from asyncnn import Device
 from asyncnn.runtime.framework import Fallback
 from tests.networks import addition
-from tests.runtime.framework.mixed import (
-    DEVICES,
-    WHEREVER_BETTER,
-    inputs,
-    mixed,
-)
+from tests.runtime.framework.mixed import DEVICES, WHEREVER_BETTER, inputs, mixed
 
 
 @pytest.mark.parametrize(
@@ -33,8 +28,7 @@ from tests.runtime.framework.mixed import (
     ],
 )
 async def test_what_cannot_be_opened_says_why(
-    open_it: Callable[[], AbstractAsyncContextManager[Device]],
-    words: str,
+    open_it: Callable[[], AbstractAsyncContextManager[Device]], words: str
 ) -> None:
     with pytest.raises(asyncnn.InvalidArgumentError, match=words):
         async with open_it():

@@ -87,9 +87,7 @@ def parts_of(division: Division) -> list[tuple[int, ...]]:
 @pytest.mark.no_cover
 @properties
 @given(
-    graph=graphs(),
-    seed=st.integers(0, 999),
-    weight=st.sampled_from([0.0, 0.01, 1.0]),
+    graph=graphs(), seed=st.integers(0, 999), weight=st.sampled_from([0.0, 0.01, 1.0])
 )
 def test_every_graph_is_divided_into_valid_models(
     graph: RandomGraph, seed: int, weight: float

@@ -22,11 +22,7 @@ def network() -> Any:
     body = helper.make_graph(
         [node("Identity", ["go"], ["go_on"]), node("Add", ["s", "one"], ["t"])],
         "body",
-        [
-            tensor("i", (), np.int64),
-            tensor("go", (), np.bool_),
-            tensor("s", (1, 2)),
-        ],
+        [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (1, 2))],
         [tensor("go_on", (), np.bool_), tensor("t", (1, 2))],
     )
     return model(

@@ -37,12 +37,7 @@ class Graph:
         return self.several(type_, 1, *inputs, names=[out] if out else [], **by)[0]
 
     def several(
-        self,
-        type_: str,
-        count: int,
-        *inputs: Any,
-        names: Sequence[str] = (),
-        **by: Any,
+        self, type_: str, count: int, *inputs: Any, names: Sequence[str] = (), **by: Any
     ) -> list[str]:
         place = len(self.nodes)
         made = [*names] or [f"/{type_}_{place}/out_{each}" for each in range(count)]

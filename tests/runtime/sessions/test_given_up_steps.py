@@ -109,11 +109,7 @@ async def test_a_state_for_which_there_is_no_memory_is_not_taken(
 async def test_one_that_goes_on_reading_keeps_its_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    advance, is_open, reached = (
-        Run.advance,
-        threading.Event(),
-        threading.Event(),
-    )
+    advance, is_open, reached = (Run.advance, threading.Event(), threading.Event())
     waits = iter((True,))
 
     def gated(self: Run, *arguments: Any) -> bool:

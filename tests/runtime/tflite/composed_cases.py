@@ -237,13 +237,6 @@ FOLDED = frozenset({"RANGE", "BROADCAST_ARGS", "WHERE"})
 """Operators that are imported on constants alone."""
 
 ELSEWHERE = frozenset(
-    {
-        "COMPLEX_ABS",
-        "IMAG",
-        "MULTINOMIAL",
-        "REAL",
-        "RFFT2D",
-        "STABLEHLO_CLAMP",
-    }
+    {"COMPLEX_ABS", "IMAG", "MULTINOMIAL", "REAL", "RFFT2D", "STABLEHLO_CLAMP"}
 )
 """Operators that are tested by themselves: in company, or without LiteRT."""

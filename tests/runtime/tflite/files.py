@@ -306,8 +306,7 @@ class _Writer:
             name = "BuiltinOptions" if old else "BuiltinOptions2"
             fields[f"{name}Type"] = getattr(getattr(tflite, name), kind)
             fields[name] = self.table(
-                kind,
-                **{k: self.option(v) for k, v in operator.fields.items()},
+                kind, **{k: self.option(v) for k, v in operator.fields.items()}
             )
         if operator.custom:
             options = np.frombuffer(operator.custom, np.uint8)

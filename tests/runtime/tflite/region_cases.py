@@ -73,9 +73,7 @@ def loop() -> bytes:
         ],
         *inner,
     )
-    operators = [
-        while_([count, x], [last, y], 1, 2),
-    ]
+    operators = [while_([count, x], [last, y], 1, 2)]
     return write(operators, [count, x], [last, y], condition, body)
 
 

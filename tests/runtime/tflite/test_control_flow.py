@@ -35,11 +35,7 @@ class TestIf:
     def test_the_condition_chooses_the_branch(self, shape: tuple[int, ...]) -> None:
         condition, x, y = T(np.bool_, shape), f32(2, 3), f32(2, 3)
         file = write(
-            [if_([condition, x], [y])],
-            [condition, x],
-            [y],
-            unary("NEG"),
-            unary("EXP"),
+            [if_([condition, x], [y])], [condition, x], [y], unary("NEG"), unary("EXP")
         )
         assert_steps_agree(file, [(True, floats(2, 3)), (False, floats(2, 3))])
         assert names_of(file)[-1] == "IF"

@@ -10,21 +10,10 @@ import tflite
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import (
-    import_tflite,
-)
+from asyncnn.runtime.tflite import import_tflite
 from asyncnn.tflite import flatbuffer
 from tests.conftest import one_in
-from tests.runtime.tflite.cases import (
-    I8,
-    I32,
-    boolean,
-    const,
-    f32,
-    i8,
-    i32,
-    ramp,
-)
+from tests.runtime.tflite.cases import I8, I32, boolean, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import G, Op, Signature, T, given, write
 from tests.runtime.tflite.flow_files import (
     add,

@@ -7,11 +7,7 @@ import pytest
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import (
-    UnsupportedOperatorError,
-    control_flow,
-    import_tflite,
-)
+from asyncnn.runtime.tflite import UnsupportedOperatorError, control_flow, import_tflite
 from asyncnn.runtime.tflite.importer import CONVERTERS
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
 from tests.runtime.tflite.cases import F32, I8, const, f32, i8, i32, ramp
@@ -22,11 +18,7 @@ SPARE, SPARE4, ONES4 = f32(2, 3), f32(1, 2, 2, 2), ramp((2, 1, 1, 2))
 UNSUPPORTED = {
     "operator without a HAL form": Op("UNIQUE", [f32(3)], [f32(3), i32(3)]),
     "fused tanh": Op(
-        "ADD",
-        [SPARE, SPARE],
-        [f32(2, 3)],
-        "AddOptions",
-        {"FusedActivationFunction": 4},
+        "ADD", [SPARE, SPARE], [f32(2, 3)], "AddOptions", {"FusedActivationFunction": 4}
     ),
     "fused activation of integers": Op(
         "ADD", [i32(3), i32(3)], [i32(3)], "AddOptions", {"FusedActivationFunction": 1}
@@ -288,10 +280,7 @@ class TestLists:
 
     def test_damage_goes_before_refusals(self) -> None:
         x, y = f32(3), f32(3)
-        operators = [
-            Op("UNIQUE", [x], [a := f32(3), i32(3)]),
-            Op("GATHER", [a], [y]),
-        ]
+        operators = [Op("UNIQUE", [x], [a := f32(3), i32(3)]), Op("GATHER", [a], [y])]
         with pytest.raises(InvalidArgumentError, match="input 1 is missing"):
             import_tflite(from_buffer(write(operators, [x], [y])))
 

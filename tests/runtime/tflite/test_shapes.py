@@ -18,9 +18,7 @@ from asyncnn.runtime.tflite.tensors import OperatorTensors
 from asyncnn.tflite.contents import reading_contents
 from tests.runtime.tflite.cases import F32, Case, boolean, const, f32, i32, ramp
 from tests.runtime.tflite.files import G, Op, T, write
-from tests.runtime.tflite.flow_files import (
-    if_,
-)
+from tests.runtime.tflite.flow_files import if_
 from tests.runtime.tflite.graphs import WINDOW, conv_2d
 from tests.runtime.tflite.layer_cases import CASES
 from tests.runtime.tflite.litert import run_litert
@@ -250,10 +248,7 @@ REFUSED: dict[str, tuple[bytes, Sequence[int], type[Exception], str]] = {
         r"shapes \[\[1, 6\], \[1, 4\]\] do not fit",
     ),
     "nothing left": (
-        one(
-            Op("SLICE", [X, const([0, 3]), const([-1, -1])], [f32(1, 1)]),
-            X,
-        ),
+        one(Op("SLICE", [X, const([0, 3]), const([-1, -1])], [f32(1, 1)]), X),
         (1, 3),
         InvalidArgumentError,
         r"results of shapes \[\[1, 0\]\]",

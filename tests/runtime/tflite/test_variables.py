@@ -228,12 +228,7 @@ class TestVariablesInBodies:
 
         given = [resource, x] if passed else [x]
         file = write(
-            [
-                once(3),
-                named(resource),
-                if_([yes, *given], [y]),
-                read(resource, end),
-            ],
+            [once(3), named(resource), if_([yes, *given], [y]), read(resource, end)],
             [yes, x],
             [y, end],
             branch(assigns=True),
@@ -302,12 +297,7 @@ class TestVariablesInBodies:
         )
         count = [named(inner), read(inner, old), add(old, constant(1, 2, 3), new)]
         file = write(
-            [
-                once(5),
-                while_([i], [n]),
-                named(total := handle()),
-                read(total, end),
-            ],
+            [once(5), while_([i], [n]), named(total := handle()), read(total, end)],
             [i],
             [n, end],
             less_than(3),

@@ -152,10 +152,7 @@ def models(*, met: bool) -> BenchReport:
     return bench_models.ModelsReport(
         **_SINGLE,
         devices=("accelerated", "reference"),
-        models=(
-            judged,
-            bench_models.judge_model("<odd>", {}, refusals),
-        ),
+        models=(judged, bench_models.judge_model("<odd>", {}, refusals)),
     )
 
 

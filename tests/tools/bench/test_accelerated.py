@@ -7,12 +7,7 @@ import pytest
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench import accelerated_contenders as contenders
-from asyncnn.tools.bench import (
-    bench_accelerated,
-    measured_models,
-    qos_load,
-    rounds,
-)
+from asyncnn.tools.bench import bench_accelerated, measured_models, qos_load, rounds
 from asyncnn.tools.bench.bench_accelerated import (
     SECTIONS,
     AcceleratedReport,
@@ -98,10 +93,7 @@ def test_gates_are_wider(gates: bool, met: bool) -> None:
 
 
 def test_a_ratio_is_the_median_of_those_of_the_rounds() -> None:
-    measured = {
-        "cached": Figure((1.0, 20.0, 3.0)),
-        "anew": Figure((2.0, 10.0, 30.0)),
-    }
+    measured = {"cached": Figure((1.0, 20.0, 3.0)), "anew": Figure((2.0, 10.0, 30.0))}
     result = judge_section("cached", candidate(0), measured, {})
     assert result.values == {"cached": 3.0, "anew": 10.0}
     assert result.verdicts[0].ratio == 0.5

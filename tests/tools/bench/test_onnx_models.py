@@ -52,8 +52,7 @@ async def test_mobilenets(tmp_path: Path, make: object, quantized: bool) -> None
 
 @pytest.mark.usefixtures("_installed")
 @pytest.mark.parametrize(
-    "name",
-    ["ad01_fp32", "kws_ref_model", "micro_speech_quantized", "pretrainedResnet"],
+    "name", ["ad01_fp32", "kws_ref_model", "micro_speech_quantized", "pretrainedResnet"]
 )
 async def test_trained_models(shared: Path, name: str) -> None:
     await check(shared / "models" / f"{name}.tflite", steps=2, atol=1e-3)

@@ -45,10 +45,7 @@ async def measured(
             yield workload
             told.append(workload.name)
 
-    return (
-        await measure_capabilities(rounds=1, models=False, progress=progress),
-        told,
-    )
+    return (await measure_capabilities(rounds=1, models=False, progress=progress), told)
 
 
 async def test_a_measurement_can_be_stored_and_found_again(

@@ -20,13 +20,7 @@ from asyncnn.burst.packets import (
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    MeasureTiming,
-    OutputShape,
-    Timing,
-)
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, MeasureTiming, OutputShape, Timing
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.tools.conformance.mutations import refusing
 from asyncnn.tools.conformance.mutations.bare import BareBurst, bare_burst

@@ -14,12 +14,7 @@ from asyncnn.tools.conformance.preparing import preparing
 from asyncnn.tools.conformance.vectors import Case
 from tests.conftest import SHARED
 from tests.derived.cases import derive, derived_cases
-from tests.derived.coverage import (
-    Pair,
-    pairs_of,
-    pairs_with_vectors,
-    succeeding_cases,
-)
+from tests.derived.coverage import Pair, pairs_of, pairs_with_vectors, succeeding_cases
 from tests.direct import run_direct
 
 F16 = OperandType.TENSOR_FLOAT16

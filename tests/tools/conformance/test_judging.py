@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.callbacks import (
-    FencedOutcome,
-    IExecutionCallback,
-    IPreparedModelCallback,
-)
+from asyncnn.callbacks import FencedOutcome, IExecutionCallback, IPreparedModelCallback
 from asyncnn.devices import ReferenceDevice
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError
@@ -214,8 +210,7 @@ WRONG_ON_EVERY_PATH = [
 
 @pytest.mark.parametrize("path", sorted(REFUSES_OPEN_OUTPUTS))
 @pytest.mark.parametrize(
-    ("err", "problem"),
-    [*WRONG_ON_EVERY_PATH, (never_refusing, "open outputs: NONE")],
+    ("err", "problem"), [*WRONG_ON_EVERY_PATH, (never_refusing, "open outputs: NONE")]
 )
 async def test_wrong_answers_without_shapes_fail(
     add: Case, path: str, err: Err, problem: str

@@ -24,12 +24,7 @@ from asyncnn.service import RemoteDevice, Server
 from asyncnn.service.process import driver_process
 from asyncnn.tools.conformance.mutations import refusing, trial
 from asyncnn.tools.conformance.mutations.bare import bare_client
-from asyncnn.tools.conformance.mutations.campaign import (
-    ITSELF,
-    MODEL_ROWS,
-    WORDS,
-    Plan,
-)
+from asyncnn.tools.conformance.mutations.campaign import ITSELF, MODEL_ROWS, WORDS, Plan
 from asyncnn.tools.conformance.mutations.mutant import (
     Mutant,
     RequestMutant,
@@ -59,8 +54,7 @@ NONE = ErrorStatus.NONE
 
 
 @pytest.mark.parametrize(
-    "transport",
-    ["inprocess", pytest.param("remote", marks=pytest.mark.exhaustive)],
+    "transport", ["inprocess", pytest.param("remote", marks=pytest.mark.exhaustive)]
 )
 def test_mutants_of_a_sample_are_refused(shared: Path, transport: str) -> None:
     passed = refused(find_specs(shared / "vts")[::EVERY], transport)

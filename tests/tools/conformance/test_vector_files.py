@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.operands import DTYPES
-from asyncnn.hal.types import (
-    HalVersion,
-    OperandLifeTime,
-    OperandType,
-    OperationType,
-)
+from asyncnn.hal.types import HalVersion, OperandLifeTime, OperandType, OperationType
 from asyncnn.tools.conformance.vectors import (
     Case,
     find_specs,

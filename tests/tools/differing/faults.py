@@ -17,13 +17,7 @@ from msgspec.structs import replace
 
 from asyncnn.engine.plan import CONTROL_FLOW, constant_array
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
-from asyncnn.hal.types import (
-    DataLocation,
-    Model,
-    OperandLifeTime,
-    Operation,
-    Subgraph,
-)
+from asyncnn.hal.types import DataLocation, Model, OperandLifeTime, Operation, Subgraph
 from asyncnn.kernels import registry
 from asyncnn.kernels.kernel import Prepare, PreparedKernel
 from asyncnn.memory.pools import from_buffer
@@ -212,9 +206,7 @@ def altered_constant(value: Array, seed: int) -> Array:
     return value
 
 
-def _with_scale(
-    rng: np.random.Generator,
-) -> Callable[[BoundOperation], BoundOperation]:
+def _with_scale(rng: np.random.Generator) -> Callable[[BoundOperation], BoundOperation]:
     factor = float(rng.choice([0.5, 0.8, 1.25, 1.5]))
     is_output = bool(rng.integers(2))
 

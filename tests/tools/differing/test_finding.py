@@ -199,10 +199,7 @@ async def between(
 
 
 async def asked(
-    named: NamedModel,
-    devices: Sequence[Any],
-    count: int = 1,
-    allowed: Allowed = USUAL,
+    named: NamedModel, devices: Sequence[Any], count: int = 1, allowed: Allowed = USUAL
 ) -> Finding:
     samples = inputs_of(named, count)
     graph = ModelGraph(named.with_open_states())

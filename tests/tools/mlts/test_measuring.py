@@ -188,11 +188,7 @@ class TestBesidePeers:
         ],
     )
     async def test_steps_of_a_sequence_are_judged_where_state_is_kept(
-        self,
-        name: str,
-        make: object,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, name: str, make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         evaluator = REFERENCE_MODELS[name].evaluator
         small = ReferenceModel(partial(make, cells=16), False, evaluator, 5)  # type: ignore[arg-type]

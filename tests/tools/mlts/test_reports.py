@@ -19,13 +19,7 @@ from asyncnn.tools.mlts.suite_records import (
     SuiteReport,
     read_report,
 )
-from asyncnn.tools.pages import (
-    Bars,
-    Distributions,
-    History,
-    SortableTable,
-    Text,
-)
+from asyncnn.tools.pages import Bars, Distributions, History, SortableTable, Text
 from asyncnn.tools.pages.drawing import draw
 from tests.tools.mlts.conftest import report, row
 

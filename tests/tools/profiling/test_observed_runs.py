@@ -46,9 +46,7 @@ async def on(
 
 
 async def profiled(
-    model: NamedModel | Model,
-    inputs: Sample | None = None,
-    device: str = "reference",
+    model: NamedModel | Model, inputs: Sample | None = None, device: str = "reference"
 ) -> Profile:
     if isinstance(model, Model):
         count = len(model.main.input_indexes)
@@ -194,12 +192,12 @@ async def test_partitions_have_their_devices_and_what_lies_between_them() -> Non
     assert all(each.time_us for each in profile.partitions)
     found = {each.index: each for each in profile.operations}
     assert [found[k].type for k in range(6)] == [
-        *("ABS", "SQRT", "QUANTIZE", "RELU6", "DEQUANTIZE", "NEG"),
+        *("ABS", "SQRT", "QUANTIZE", "RELU6", "DEQUANTIZE", "NEG")
     ]
     assert [found[k].partition for k in range(6)] == [0, 0, 0, 1, 1, 2]
     assert [found[k].device for k in range(6)] == [fast] * 3 + [quant] * 2 + [fast]
     assert [profile.operations[found[k].reads[0]].index for k in range(1, 6)] == [
-        *(0, 1, 2, 3, 4),
+        *(0, 1, 2, 3, 4)
     ]
     assert "between partitions" in stages(profile)
 

@@ -40,7 +40,7 @@ def test_the_longest_operation_has_the_strongest_colour() -> None:
     assert graph.nodes[0].details["temporaries"] == "the engine's"
     assert len({node.group for node in graph.nodes}) == 2
     assert [edge[:2] for edge in graph.edges] == [
-        *(("0", "1"), ("1", "2"), ("2", "3"), ("2", "4")),
+        *(("0", "1"), ("1", "2"), ("2", "3"), ("2", "4"))
     ]
     assert graph.edges[0][2] == "1x500"
 

@@ -13,12 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.tools.conformance.mutations.mutant import (
-    AnyMutant,
-    Listed,
-    Row,
-    sample,
-)
+from asyncnn.tools.conformance.mutations.mutant import AnyMutant, Listed, Row, sample
 from asyncnn.tools.conformance.mutations.operand_rows import OPERAND_ROWS
 from asyncnn.tools.conformance.mutations.operation_rows import OPERATION_ROWS
 from asyncnn.tools.conformance.mutations.request_rows import (

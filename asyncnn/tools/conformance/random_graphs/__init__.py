@@ -30,10 +30,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.conformance.executing import NotCarriedError
-from asyncnn.tools.conformance.random_graphs.checking import (
-    DifferenceError,
-    Judge,
-)
+from asyncnn.tools.conformance.random_graphs.checking import DifferenceError, Judge
 from asyncnn.tools.conformance.random_graphs.dumping import dump, listing
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
 from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret

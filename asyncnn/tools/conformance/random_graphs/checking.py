@@ -15,12 +15,7 @@ from msgspec.structs import replace
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.operands import QUANT8_TYPES, is_tensor
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
-from asyncnn.hal.types import (
-    Model,
-    OperandType,
-    Operation,
-    OperationType,
-)
+from asyncnn.hal.types import Model, OperandType, Operation, OperationType
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.model import NamedModel

@@ -231,12 +231,7 @@ def _next_state(body: _Inside, state: Sequence[DrawnTensor]) -> list[DrawnTensor
     outputs = body.artist.apply(OperationType.ADD, addends, I32, declare=completely)
     for source in state[1:]:
         outputs.append(
-            _counterpart(
-                body,
-                source.bound,
-                outputs,
-                partial(_declares, source.shape),
-            )
+            _counterpart(body, source.bound, outputs, partial(_declares, source.shape))
         )
     return outputs
 

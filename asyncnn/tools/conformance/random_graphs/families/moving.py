@@ -195,9 +195,7 @@ def _concatenation(artist: Artist, type_: OperationType, main: OperandType) -> N
 
 def _pack(artist: Artist, type_: OperationType, main: OperandType) -> None:
     first = artist.pick(
-        main,
-        lambda tensor: len(tensor.shape) < 4,
-        lambda: artist.shape(1, 2, 3),
+        main, lambda tensor: len(tensor.shape) < 4, lambda: artist.shape(1, 2, 3)
     )
 
     def is_alike(tensor: DrawnTensor) -> bool:
