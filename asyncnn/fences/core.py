@@ -238,7 +238,7 @@ class Gate:
     the status of a deadline that has passed.
     """
 
-    __slots__ = ("_begun_ns", "_deadline_ns", "_left", "_opened", "_timer", "_watched")
+    __slots__ = ("_begun_ns", "_left", "_opened", "_timer", "_watched")
 
     def __init__(
         self,
@@ -247,15 +247,12 @@ class Gate:
         opened: Callable[[AsyncnnError | None], object],
     ) -> None:
         self._begun_ns = time.monotonic_ns()
-        self._deadline_ns = deadline_ns
         self._left = len(sources)
         self._opened: Callable[[AsyncnnError | None], object] | None = opened
         self._watched: list[ISyncFence] = []
         self._timer: asyncio.TimerHandle | None = None
         if deadline_ns is not None:
-            delay = (deadline_ns - self._begun_ns) / 1e9
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(delay, self._expire)
+            self._watch(deadline_ns, self._begun_ns)
         for source in sources:
             producer: Producer | None = getattr(source, "producer", None)
             if producer is not None and producer.tell(self._tell):
@@ -302,8 +299,16 @@ class Gate:
             fence.close()
         self._watched.clear()
 
-    def _expire(self) -> None:
-        opened = self._opened
-        if opened is not None:
-            self.close()
-            opened(late_for_fences(self._deadline_ns, self._begun_ns))
+    def _watch(self, deadline_ns: int, now_ns: int) -> None:
+        loop, delay = asyncio.get_running_loop(), (deadline_ns - now_ns) / 1e9
+        self._timer = loop.call_later(delay, self._expire, deadline_ns)
+
+    def _expire(self, deadline_ns: int) -> None:
+        opened, now_ns = self._opened, time.monotonic_ns()
+        if opened is None:
+            return
+        if now_ns < deadline_ns:  # timers of uvloop may be a millisecond early
+            self._watch(deadline_ns, now_ns)
+            return
+        self.close()
+        opened(late_for_fences(deadline_ns, self._begun_ns))
