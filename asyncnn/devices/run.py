@@ -419,11 +419,10 @@ class Run(Work, Completion):
             report(error, shapes or (), timing)
         elif error is None:
             result = executable.result
-            if timing is not NO_TIMING:
+            if timing is not NO_TIMING or result.output_shapes is not shapes:
                 result = ExecutionResult(_NONE, shapes or (), timing)
-            elif result.output_shapes is not shapes:
-                result = ExecutionResult(_NONE, shapes or (), timing)
-                executable.result = result
+                if timing is NO_TIMING:
+                    executable.result = result
             self._resolve(result)
         else:
             told = told_of(error)

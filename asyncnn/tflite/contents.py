@@ -273,13 +273,10 @@ class _Reader:
             )
             is_usual &= not more
             for limits_at in filter(None, limits):
-                count = flatbuffer.length(self._data, limits_at)
-                self._charge(count * _SCALE_BYTES)
-                flatbuffer.reals(self._data, limits_at + 4, count)
+                self._reals_at(limits_at)  # nobody wants them, but readers in C++
             if scales_at:
-                count = flatbuffer.length(self._data, scales_at)
-                self._charge(count * _SCALE_BYTES)
-                scales = flatbuffer.reals(self._data, scales_at + 4, count)
+                scales = self._reals_at(scales_at)
+                count = len(scales)
                 zero_points = self._numbers_at(points_at, _INT64)
                 along = shape[axis] if 0 <= axis < len(shape) else -1
                 is_usual &= len(zero_points) == count
@@ -373,6 +370,12 @@ class _Reader:
         if count > _FEW:
             self._charge(count * dtype.itemsize)
         return flatbuffer.numbers(self._data, vector + 4, count, dtype)
+
+    def _reals_at(self, vector: int) -> Sequence[float]:
+        """Return the float32 numbers of a vector."""
+        count = flatbuffer.length(self._data, vector)
+        self._charge(count * _SCALE_BYTES)
+        return flatbuffer.reals(self._data, vector + 4, count)
 
     def _text(self, place: int) -> str:
         """Return the string of a field, an empty one for one that is left out."""

@@ -24,7 +24,6 @@ Places = tuple[int, ...]
 REFERENCE = "@"
 
 _I32, _U32, _U16 = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<H")
-_SIZES = struct.Struct("<2H").unpack_from
 _VTABLE_HEADER = 4
 _MOST_FIELDS = 64
 """Of a table of options; the longest has half as many."""
@@ -42,6 +41,8 @@ _VECTORS = {
 
 int8, uint8, uint32, uint64 = (struct.Struct(f"<{code}").unpack_from for code in "bBIQ")
 int32 = _I32.unpack_from
+sizes = struct.Struct("<2H").unpack_from
+"""Bytes of a vtable, and of its tables."""
 
 
 def places(data: memoryview, table: int, count: int) -> Places:
@@ -74,7 +75,7 @@ def field_count(data: memoryview, table: int) -> int:
 def extents(data: memoryview, table: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return where the vtable and a table that was read begin, and where they end."""
     vtable = table - _I32.unpack_from(data, table)[0]
-    size, own = _SIZES(data, vtable)
+    size, own = sizes(data, vtable)
     return (vtable, vtable + size), (table, table + own)
 
 

@@ -85,8 +85,6 @@ _MOST_VECTOR = 1 << 12
 _REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
 """Tables of options that refer to something else."""
 
-_SIZES = struct.Struct("<2H").unpack_from
-
 
 def refusal(contents: Contents) -> str:
     """Return what LiteRT does not run of a file, or not so by itself; empty if it does.
@@ -274,7 +272,7 @@ def _offsets(data: memoryview, table: int, kind: str, what: str) -> tuple[int, .
     vtable = table - flatbuffer.int32(data, table)[0]
     if vtable < 0 or kind in _REFERRING:
         raise InvalidArgumentError(f"{what} has unknown options")
-    size, table_size = _SIZES(data, vtable)
+    size, table_size = flatbuffer.sizes(data, vtable)
     offsets = struct.unpack_from(f"<{max(size // 2 - 2, 0)}H", data, vtable + 4)
     if (
         size % 2

@@ -240,7 +240,8 @@ def _created(
             start, size = address_of(data) + weight.start, weight.end - weight.start
             kind = weight.lengths, weight.element_type
             values.append(library.tensor(start, size, *kind))
-            if not (isinstance(content, bytes) or start % _ELEMENT_BYTES[kind[1]]):
+            is_aligned = not start % _ELEMENT_BYTES[weight.element_type]
+            if is_aligned and not isinstance(content, bytes):
                 library.call("AddInitializer", options, weight.name, values[-1])
         if weights:
             names = (ctypes.c_char_p * len(weights))(*[each.name for each in weights])
