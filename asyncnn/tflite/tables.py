@@ -192,15 +192,50 @@ def _kind_of_options(kind: str) -> tuple[type[Any], int, int]:
     return getattr(generated(kind), kind), getattr(kinds, kind), first
 
 
+class ShortOperator(NamedTuple):
+    """An operator as far as tensors go; ``code`` is the number of its table's."""
+
+    index: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    table: int
+    code: int
+
+
+class Survey(NamedTuple):
+    """What is known of all of a sound graph, before its records are made.
+
+    ``kept`` are the tables of tensors that may be referred to as they are, 0 for
+    others; ``constants`` are the numbers of constant ones, and ``used`` of buffers that
+    operators read. ``elements``, ``macs`` and the rest are what operators take; see
+    `asyncnn.engine.costs`.
+    """
+
+    operators: Sequence[ShortOperator]
+    elements: NDArray[np.float64]
+    macs: NDArray[np.float64]
+    are_scaled: NDArray[np.uint32]
+    are_depthwise: NDArray[np.uint32]
+    kept: NDArray[np.uint64]
+    constants: NDArray[np.intp]
+    used: NDArray[np.intp]
+    may_surprise: int
+    is_hybrid: int
+
+
 class Graph(msgspec.Struct, frozen=True, eq=False):
-    """A subgraph of a file, its operators in execution order."""
+    """A subgraph of a file, its operators in execution order.
+
+    One of the usual form has a ``survey``, and is sound; see `scan`.
+    """
 
     index: int
     name: str
     tensors: Sequence[Tensor]
-    operators: tuple[Operator, ...]
+    operators: Sequence[Operator]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    survey: Survey | None = None
 
     @property
     def label(self) -> str:

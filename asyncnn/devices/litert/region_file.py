@@ -8,15 +8,21 @@ the copies, are written anew, too. Large weights lie apart (`graph_file`).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from asyncnn.devices.litert.cuts import barriers
-from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
+from asyncnn.devices.litert.flat_file import (
+    REFERENCE,
+    Field,
+    FlatFile,
+    Place,
+    layout_of,
+)
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.engine.array_memory import address_of
-from asyncnn.engine.costs import Speeds, estimated_of_operator_ns
+from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.tflite import flatbuffer
@@ -26,7 +32,9 @@ from asyncnn.tflite.tables import (
     Contents,
     Graph,
     Operator,
+    ShortOperator,
     StoredBytes,
+    Survey,
     Tensor,
     extents,
     generated,
@@ -44,6 +52,8 @@ _ALIGNMENT = 8
 _BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST
 _TENSOR_FIELDS = 5
 _OFFSET_IN_BUFFER = 8
+
+_Operator: TypeAlias = ShortOperator | Operator
 
 
 def region_file(
@@ -132,23 +142,19 @@ class _Head:
     def _graph(
         self, graph: Graph, shapes: dict[int, Shape], speeds: Speeds | None
     ) -> Place:
-        file = self._file
-        dense = {
-            each.outputs[0]: graph.tensors[each.inputs[0]].stored
-            for each in graph.operators
-            if each.name == "DENSIFY"
-        }
-        operators = [each for each in graph.operators if each.name != "DENSIFY"]
-        ends = {*graph.inputs, *graph.outputs}
-        read = ends.union(*[each.inputs for each in operators])
-        tensors = [
-            self._tensor(each, shapes.get(each.index), dense.get(each.index), ends)
-            if each.index in read or each.stored is None
-            else self._described(each, None)
-            for each in graph.tensors
-        ]
+        file, survey = self._file, graph.survey
+        operators: Sequence[_Operator]
+        if survey is None:
+            operators = [each for each in graph.operators if each.name != "DENSIFY"]
+        else:
+            operators = survey.operators
+        # Large weights lie apart, each for itself.
+        if survey is not None and len(self._data) <= _COPIED_BYTES:
+            tensors = self._surveyed(graph, survey, shapes)
+        else:
+            tensors = self._tensors(graph, operators, shapes)
         if speeds is None:
-            steps = [self._operator(each) for each in operators]
+            steps = [self._operator(graph, each) for each in operators]
         else:
             steps = self._divided(graph, operators, shapes, tensors, speeds)
         return file.table(
@@ -160,6 +166,48 @@ class _Head:
                 (4, REFERENCE, file.string("main")),
             )
         )
+
+    def _surveyed(
+        self, graph: Graph, survey: Survey, shapes: dict[int, Shape]
+    ) -> list[Place]:
+        """Return where tensors of a sound graph are described; place its buffers."""
+        file, stored = self._file, self._contents.buffers
+        used = survey.used.tolist()
+        self._buffers = {number: -stored[number].table for number in used}
+        moved = [n for n in used if stored[n].start % _ALIGNMENT]
+        layout = layout_of(((0, REFERENCE),))
+        rows = []
+        for _, start, size, _ in map(stored.__getitem__, moved):
+            rows.append((layout, [file.data(self._whole[start : start + size])]))
+        self._buffers |= zip(moved, file.tables(rows), strict=True)
+        ends = {*graph.inputs, *graph.outputs}
+        return [
+            -table
+            or self._described(
+                graph.tensors[index],
+                shapes.get(index),
+                name=f"tensor_{index}" if index in ends else "",
+            )
+            for index, table in enumerate(survey.kept.tolist())
+        ]
+
+    def _tensors(
+        self, graph: Graph, operators: Sequence[_Operator], shapes: dict[int, Shape]
+    ) -> list[Place]:
+        """Return where tensors of any graph are described; place its buffers."""
+        dense = {
+            each.outputs[0]: graph.tensors[each.inputs[0]].stored
+            for each in graph.operators
+            if each.name == "DENSIFY"
+        }
+        ends = {*graph.inputs, *graph.outputs}
+        read = ends.union(*[each.inputs for each in operators])
+        return [
+            self._tensor(each, shapes.get(each.index), dense.get(each.index), ends)
+            if each.index in read or each.stored is None
+            else self._described(each, None)
+            for each in graph.tensors
+        ]
 
     def _tensor(
         self, tensor: Tensor, shape: Shape | None, dense: Array | None, ends: set[int]
@@ -239,11 +287,17 @@ class _Head:
         self._buffers[number] = place
         return number
 
-    def _operator(self, operator: Operator, read: Sequence[int] | None = None) -> Place:
+    def _operator(
+        self, graph: Graph, short: _Operator, read: Sequence[int] | None = None
+    ) -> Place:
         """Return where an operator is described: in the file, or anew.
 
         It is if it is to ``read`` other tensors than there.
         """
+        if isinstance(short, ShortOperator) and read is None:
+            self._codes[short.code] = -self._contents.codes[short.code]
+            return -short.table
+        operator = graph.operators[short.index]
         file, data, places = self._file, self._data, operator.places
         code = flatbuffer.uint32(data, places[0])[0] if places[0] else 0
         self._codes[code] = -self._contents.codes[code]
@@ -264,7 +318,7 @@ class _Head:
     def _divided(
         self,
         graph: Graph,
-        operators: Sequence[Operator],
+        operators: Sequence[_Operator],
         shapes: dict[int, Shape],
         tensors: list[Place],
         speeds: Speeds,
@@ -295,22 +349,27 @@ class _Head:
                     steps.append(file.table(((0, "I", code), *ends)))
                     renamed[index] = len(tensors) - 1
             if renamed.keys().isdisjoint(each.inputs):
-                steps.append(self._operator(each))
+                steps.append(self._operator(graph, each))
             else:
                 read = [renamed.get(index, index) for index in each.inputs]
-                steps.append(self._operator(each, read))
+                steps.append(self._operator(graph, each, read))
             alive += own.outputs
         return steps
 
 
-def _timed(graph: Graph, operators: Sequence[Operator], speeds: Speeds) -> list[_Timed]:
-    constant = {each.index for each in graph.tensors if each.stored is not None}
+def _timed(
+    graph: Graph, operators: Sequence[_Operator], speeds: Speeds
+) -> list[_Timed]:
+    if graph.survey is not None:
+        constant = {*graph.survey.constants.tolist()}
+    else:
+        constant = {each.index for each in graph.tensors if each.stored is not None}
+    costs = estimated_of_graph_ns(graph, speeds)
     timed: list[_Timed] = []
     for each in operators:
         varying = tuple([i for i in each.inputs if i >= 0 and i not in constant])
         if varying:
-            cost_ns = estimated_of_operator_ns(graph, each, speeds)
-            timed.append(_Timed(cost_ns, varying, each.outputs))
+            timed.append(_Timed(costs[each.index], varying, each.outputs))
         else:
             constant.update(each.outputs)
             timed.append(_Timed(0, (), ()))

@@ -28,7 +28,8 @@ from asyncnn.input_files import decoding
 from asyncnn.memory.pages import is_final
 from asyncnn.pacing import completed
 from asyncnn.tflite import runnable
-from asyncnn.tflite.contents import checked, reading_contents
+from asyncnn.tflite.contents import checked
+from asyncnn.tflite.scan import reading_checked
 from asyncnn.tflite.tables import Contents
 
 _NOTE = "region"
@@ -172,7 +173,7 @@ def _contents(graph: Array) -> Contents:
         return known
     data = graph.data if is_final(graph) else graph.copy().data
     with decoding("TFLite"):
-        contents = completed(reading_contents(data))
+        contents = completed(reading_checked(data, is_final=True))
         refusal = runnable.refusal(contents)
         if refusal:
             raise InvalidArgumentError(f"LiteRT does not run the region: {refusal}")
