@@ -137,13 +137,8 @@ def estimated_of_graph_ns(graph: "Graph", speeds: Speeds = USUAL) -> list[int]:
     survey, integers, floats = graph.survey, speeds.integers, speeds.floats
     if survey is None:
         return [_of_operator_ns(graph, each, speeds) for each in graph.operators]
-    works = zip(
-        *(survey.elements.tolist(), survey.macs.tolist()),
-        *(survey.are_scaled.tolist(), survey.are_depthwise.tolist()),
-        strict=True,
-    )
     found = []
-    for elements, macs, is_scaled, is_depthwise in works:
+    for *_, elements, macs, is_scaled, is_depthwise in survey.operators.tolist():
         size, of_type = (1, integers) if is_scaled else (4, floats)
         speed = of_type.depthwise_macs if is_depthwise else of_type.macs
         moving_ns = elements * size / of_type.bytes

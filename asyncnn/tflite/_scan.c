@@ -62,7 +62,8 @@ typedef struct {
 /* These three are told as they are, as far as scan.py knows them. */
 
 typedef struct {
-    uint64_t table, start, size, is_used;
+    uint64_t table, start, size;
+    uint64_t width; /* bytes of the largest elements that operators read there, if any */
 } Buffer;
 
 typedef struct {
@@ -394,7 +395,9 @@ connect(Scan *scan, Operator *own, const Rule *rule)
             scan->is_surprising |= !each || !each->size;
         if (each) {
             each->is_read = true;
-            scan->buffers[each->buffer].is_used |= !!each->size;
+            Buffer *buffer = &scan->buffers[each->buffer];
+            if (each->size && buffer->width < each->type->size)
+                buffer->width = each->type->size;
         }
     }
     for (uint64_t i = 0; i < made && !file->is_odd; i++) {

@@ -63,7 +63,7 @@ METADATA = "TFLITE_METADATA"
 _OVERLAP, _FEW = 16, 8
 """Vectors of few elements are in step with the number of tables, which has a bound."""
 
-INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
+_INT64 = np.dtype("<i8")
 _SCALE_BYTES = 4
 _unread = itemgetter(5, 6, 7, 9, 10, 11, 12)
 """Returns the fields of operators that are for custom ones, or newer."""
@@ -160,8 +160,12 @@ class TableReader:
             self._text(places[4]),
             tensors,
             operators,
-            self._indexes(self._numbers(places[1], INT32), count, "a graph input"),
-            self._indexes(self._numbers(places[2], INT32), count, "a graph output"),
+            self._indexes(
+                self._numbers(places[1], flatbuffer.INT32), count, "a graph input"
+            ),
+            self._indexes(
+                self._numbers(places[2], flatbuffer.INT32), count, "a graph output"
+            ),
         )
 
     def _each(self, place: int, read: Callable[[int, int], T]) -> Steps[tuple[T, ...]]:
@@ -246,7 +250,7 @@ class TableReader:
         name, version = codes[code]
         what = f"operator {index} ({name})"
         inputs, outputs, intermediates = [
-            self._indexes(self._numbers(places[field], INT32), count, what)
+            self._indexes(self._numbers(places[field], flatbuffer.INT32), count, what)
             for field in (1, 2, 8)
         ]
         return Operator(
@@ -275,7 +279,7 @@ class TableReader:
         signature_at, _, more = row[7:]
         name = self._text_at(named)
         type_ = TYPE_NAMES.get(number, f"type {number}")
-        shape = self._numbers_at(shape_at, INT32)
+        shape = self._numbers_at(shape_at, flatbuffer.INT32)
         if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise InvalidArgumentError(
                 f"{label_of(index, name)} has shape {list(shape[:20])}"
@@ -302,7 +306,7 @@ class TableReader:
                 zero_points = self._numbers_at(points_at, _INT64)
             if kind:
                 unsupported, is_usual = "a custom quantisation", False
-        signature = self._numbers_at(signature_at, INT32)
+        signature = self._numbers_at(signature_at, flatbuffer.INT32)
         constant = None
         if type_ in ALL_DTYPES:
             constant = self._constant(

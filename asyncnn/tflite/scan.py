@@ -1,9 +1,9 @@
 """Reads files of the usual form by one scan in C, which says that they are sound.
 
-`_scan.c` looks at all that `contents` reads and `runnable` checks, by the numbers here,
-which are those of `runnable`. What it does not take, these two read and check, and so
-it is without it; ``ASYNCNN_PURE_SCAN=1`` asks for that. Of a file that it takes, records
-are made when they are asked for.
+`_scan.c` looks at all that `contents` reads and `runnable` checks, by numbers of
+`runnable`. What it does not take, these two read and check, as they do without it;
+``ASYNCNN_PURE_SCAN=1`` asks for that. Of a file that it takes, records are made when
+they are asked for.
 """
 
 import struct
@@ -12,12 +12,11 @@ from functools import cache
 from typing import Any, TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from asyncnn.lazy import compiled_module
 from asyncnn.pacing import Steps
 from asyncnn.tflite import flatbuffer, runnable
-from asyncnn.tflite.contents import INT32, TableReader, reading_contents
+from asyncnn.tflite.contents import TableReader, reading_contents
 from asyncnn.tflite.tables import (
     BUILTIN_OPTIONS,
     DTYPES,
@@ -26,7 +25,6 @@ from asyncnn.tflite.tables import (
     TYPE_NAMES,
     Contents,
     Graph,
-    ShortOperator,
     StoredBytes,
     Survey,
 )
@@ -103,44 +101,23 @@ class Records(Sequence[T]):
 
 def _contents(data: memoryview, found: Any) -> Contents:
     *told, tensor_bytes, codes_at, code_count = found[:6]
-    buffers, tensors, operators = map(_array, told, _layouts(tensor_bytes))
     inputs, outputs = (
-        flatbuffer.numbers(data, *each, INT32) for each in (found[6:8], found[8:10])
+        flatbuffer.numbers(data, *each, flatbuffer.INT32)
+        for each in (found[6:8], found[8:10])
     )
+    survey = Survey(*map(np.frombuffer, told, _layouts(tensor_bytes)), *found[10:])
+    buffers, tensors, operators = [each["table"].tolist() for each in survey[:3]]
     reader = TableReader(data)
     codes = flatbuffer.tables(data, codes_at, code_count)
     names = Records(codes, lambda _, table: reader.operator_code(table))
     stored = Records(
-        buffers["table"].tolist(),
-        lambda index, _: StoredBytes(*buffers[index].tolist()[:3], True),
-    )
-
-    def operator(index: int, table: int) -> ShortOperator:
-        _, code, *ends = operators[index].tolist()[:6]
-        read, made = (
-            flatbuffer.numbers(data, *each, INT32) for each in (ends[:2], ends[2:])
-        )
-        return ShortOperator(index, read, made, table, code)
-
-    places = operators["table"].tolist()
-    survey = Survey(
-        Records(places, operator),
-        *(
-            operators[each]
-            for each in ("elements", "macs", "is_scaled", "is_depthwise")
-        ),
-        tensors["table"] * tensors["is_kept"],
-        *(np.flatnonzero(tensors["is_constant"]), np.flatnonzero(buffers["is_used"])),
-        *found[10:],
+        buffers, lambda index, _: StoredBytes(*survey.buffers[index].tolist()[:3], True)
     )
     graph = Graph(
         *(0, reader.main_name()),
+        Records(tensors, lambda index, table: reader.tensor(index, table, stored)),
         Records(
-            tensors["table"].tolist(),
-            lambda index, table: reader.tensor(index, table, stored),
-        ),
-        Records(
-            places,
+            operators,
             lambda index, table: reader.operator(index, table, names, len(tensors)),
         ),
         *(inputs, outputs, survey),
@@ -152,22 +129,18 @@ def _contents(data: memoryview, found: Any) -> Contents:
 def _layouts(tensor_bytes: int) -> list[np.dtype[Any]]:
     """Return how C has buffers, tensors and operators in memory."""
     words = [
-        ("table start size is_used", ""),
+        ("table start size width", ""),
         ("table is_kept is_constant", ""),
         ("table code read reads made mades", "elements macs"),
     ]
     buffers, tensors, operators = (
-        [(name, "<u8") for name in whole.split()]
+        [(name, "<i8") for name in whole.split()]
         + [(name, "<f8") for name in real.split()]
         for whole, real in words
     )
     tensors.append(("more", f"V{tensor_bytes - 24}"))
     operators += [("is_scaled", "<u4"), ("is_depthwise", "<u4")]
     return [np.dtype(each) for each in (buffers, tensors, operators)]
-
-
-def _array(told: bytes, layout: "np.dtype[Any]") -> NDArray[Any]:
-    return np.frombuffer(told, layout)
 
 
 def _packed_type(name: str) -> bytes:

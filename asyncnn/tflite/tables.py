@@ -193,34 +193,43 @@ def _kind_of_options(kind: str) -> tuple[type[Any], int, int]:
 
 
 class ShortOperator(NamedTuple):
-    """An operator as far as tensors go; ``code`` is the number of its table's."""
+    """An operator as far as tensors go, with its ``number`` in the graph."""
 
-    index: int
+    number: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    table: int
-    code: int
 
 
 class Survey(NamedTuple):
     """What is known of all of a sound graph, before its records are made.
 
-    ``kept`` are the tables of tensors that may be referred to as they are, 0 for
-    others; ``constants`` are the numbers of constant ones, and ``used`` of buffers that
-    operators read. ``elements``, ``macs`` and the rest are what operators take; see
+    Arrays have a row for each. All have the places of tables as ``table``. ``buffers``
+    have ``start`` and ``size`` of bytes, and the ``width`` of elements as which
+    operators read them, 0 if none does.
+    ``tensors`` that are ``is_kept`` may be referred to as they are. ``operators`` have
+    the number of their ``code``, where their numbers of inputs and outputs are, and how
+    many (``read``, ``reads``, ``made``, ``mades``), and what they take; see
     `asyncnn.engine.costs`.
     """
 
-    operators: Sequence[ShortOperator]
-    elements: NDArray[np.float64]
-    macs: NDArray[np.float64]
-    are_scaled: NDArray[np.uint32]
-    are_depthwise: NDArray[np.uint32]
-    kept: NDArray[np.uint64]
-    constants: NDArray[np.intp]
-    used: NDArray[np.intp]
+    buffers: NDArray[Any]
+    tensors: NDArray[Any]
+    operators: NDArray[Any]
     may_surprise: int
     is_hybrid: int
+
+    def short_operators(self, data: memoryview) -> list[ShortOperator]:
+        """Return all operators of the graph in ``data``."""
+        return [
+            ShortOperator(
+                index,
+                flatbuffer.numbers(data, read, reads, flatbuffer.INT32),
+                flatbuffer.numbers(data, made, mades, flatbuffer.INT32),
+            )
+            for index, (_, _, read, reads, made, mades, *_) in enumerate(
+                self.operators.tolist()
+            )
+        ]
 
 
 class Graph(msgspec.Struct, frozen=True, eq=False):

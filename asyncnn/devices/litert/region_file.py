@@ -8,11 +8,11 @@ the copies, are written anew, too. Large weights lie apart (`graph_file`).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-from asyncnn.devices.litert.cuts import barriers
+from asyncnn.devices.litert.cuts import barriers, is_short
 from asyncnn.devices.litert.flat_file import (
     REFERENCE,
     Field,
@@ -29,6 +29,7 @@ from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.contents import IDENTIFIER
 from asyncnn.tflite.runnable import quantized_axis
 from asyncnn.tflite.tables import (
+    ALL_DTYPES,
     Contents,
     Graph,
     Operator,
@@ -46,14 +47,11 @@ _COPIED_BYTES = 1 << 20
 _WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
 """Types of what is only computed with."""
 
-_ALIGNMENT = 8
-"""Bytes that elements are aligned to in kernels; of any type."""
-
 _BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST
 _TENSOR_FIELDS = 5
 _OFFSET_IN_BUFFER = 8
 
-_Operator: TypeAlias = ShortOperator | Operator
+_BUFFER = layout_of(((0, REFERENCE),))
 
 
 def region_file(
@@ -76,9 +74,13 @@ def region_file(
 
 
 class _Timed(NamedTuple):
+    """An operator without constants, its number, and all that it reads."""
+
     cost_ns: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    number: int
+    reads: tuple[int, ...]
 
 
 class _Head:
@@ -143,20 +145,12 @@ class _Head:
         self, graph: Graph, shapes: dict[int, Shape], speeds: Speeds | None
     ) -> Place:
         file, survey = self._file, graph.survey
-        operators: Sequence[_Operator]
-        if survey is None:
-            operators = [each for each in graph.operators if each.name != "DENSIFY"]
-        else:
-            operators = survey.operators
         # Large weights lie apart, each for itself.
         if survey is not None and len(self._data) <= _COPIED_BYTES:
             tensors = self._surveyed(graph, survey, shapes)
         else:
-            tensors = self._tensors(graph, operators, shapes)
-        if speeds is None:
-            steps = [self._operator(graph, each) for each in operators]
-        else:
-            steps = self._divided(graph, operators, shapes, tensors, speeds)
+            tensors = self._tensors(graph, shapes)
+        steps = self._steps(graph, shapes, tensors, speeds)
         return file.table(
             (
                 (0, REFERENCE, file.references(tensors)),
@@ -171,29 +165,25 @@ class _Head:
         self, graph: Graph, survey: Survey, shapes: dict[int, Shape]
     ) -> list[Place]:
         """Return where tensors of a sound graph are described; place its buffers."""
-        file, stored = self._file, self._contents.buffers
-        used = survey.used.tolist()
-        self._buffers = {number: -stored[number].table for number in used}
-        moved = [n for n in used if stored[n].start % _ALIGNMENT]
-        layout = layout_of(((0, REFERENCE),))
+        file, tensors, buffers = self._file, survey.tensors, survey.buffers
+        used = np.flatnonzero(buffers["width"])
+        self._buffers = dict(
+            zip(used.tolist(), (-buffers["table"][used]).tolist(), strict=True)
+        )
+        moved = used[buffers["start"][used] % buffers["width"][used] != 0]
         rows = []
-        for _, start, size, _ in map(stored.__getitem__, moved):
-            rows.append((layout, [file.data(self._whole[start : start + size])]))
-        self._buffers |= zip(moved, file.tables(rows), strict=True)
+        for _, start, size, _ in buffers[moved].tolist():
+            rows.append((_BUFFER, [file.data(self._whole[start : start + size])]))
+        self._buffers |= zip(moved.tolist(), file.tables(rows), strict=True)
+        places: list[int] = (-tensors["table"]).tolist()
         ends = {*graph.inputs, *graph.outputs}
-        return [
-            -table
-            or self._described(
-                graph.tensors[index],
-                shapes.get(index),
-                name=f"tensor_{index}" if index in ends else "",
-            )
-            for index, table in enumerate(survey.kept.tolist())
-        ]
+        for index in np.flatnonzero(tensors["is_kept"] == 0).tolist():
+            name = f"tensor_{index}" if index in ends else ""
+            tensor = graph.tensors[index]
+            places[index] = self._described(tensor, shapes.get(index), name=name)
+        return places
 
-    def _tensors(
-        self, graph: Graph, operators: Sequence[_Operator], shapes: dict[int, Shape]
-    ) -> list[Place]:
+    def _tensors(self, graph: Graph, shapes: dict[int, Shape]) -> list[Place]:
         """Return where tensors of any graph are described; place its buffers."""
         dense = {
             each.outputs[0]: graph.tensors[each.inputs[0]].stored
@@ -201,7 +191,7 @@ class _Head:
             if each.name == "DENSIFY"
         }
         ends = {*graph.inputs, *graph.outputs}
-        read = ends.union(*[each.inputs for each in operators])
+        read = ends.union(*[e.inputs for e in graph.operators if e.name != "DENSIFY"])
         return [
             self._tensor(each, shapes.get(each.index), dense.get(each.index), ends)
             if each.index in read or each.stored is None
@@ -279,7 +269,7 @@ class _Head:
             place = file.table(((1, "Q", 0), (2, "Q", own.size)))
             self._apart.append((place, flat))
             self._holes.append((own.start, own.size))
-        elif number == tensor.buffer and own.is_plain and not own.start % _ALIGNMENT:
+        elif number == tensor.buffer and own.is_plain and not own.start % ALL_DTYPES[tensor.type].itemsize:
             place = -own.table
             self._kept.append(own)
         else:
@@ -287,17 +277,11 @@ class _Head:
         self._buffers[number] = place
         return number
 
-    def _operator(
-        self, graph: Graph, short: _Operator, read: Sequence[int] | None = None
-    ) -> Place:
+    def _operator(self, operator: Operator, read: Sequence[int] | None = None) -> Place:
         """Return where an operator is described: in the file, or anew.
 
         It is if it is to ``read`` other tensors than there.
         """
-        if isinstance(short, ShortOperator) and read is None:
-            self._codes[short.code] = -self._contents.codes[short.code]
-            return -short.table
-        operator = graph.operators[short.index]
         file, data, places = self._file, self._data, operator.places
         code = flatbuffer.uint32(data, places[0])[0] if places[0] else 0
         self._codes[code] = -self._contents.codes[code]
@@ -315,26 +299,49 @@ class _Head:
             fields.append((8, REFERENCE, file.numbers(operator.intermediates)))
         return file.table(fields)
 
+    def _steps(
+        self,
+        graph: Graph,
+        shapes: dict[int, Shape],
+        tensors: list[Place],
+        speeds: Speeds | None,
+    ) -> list[Place]:
+        """Describe operators, divided by barriers; see `_divided`."""
+        costs = [] if speeds is None else estimated_of_graph_ns(graph, speeds)
+        survey = graph.survey
+        if survey is None:
+            operators = [each for each in graph.operators if each.name != "DENSIFY"]
+            if is_short(costs):
+                return [self._operator(each) for each in operators]
+            return self._divided(
+                graph, _timed(graph, operators, costs), shapes, tensors
+            )
+        for code in {*survey.operators["code"].tolist()}:
+            self._codes[code] = -self._contents.codes[code]
+        if is_short(costs):
+            places: list[Place] = (-survey.operators["table"]).tolist()
+            return places
+        timed = _timed(graph, survey.short_operators(self._data), costs)
+        return self._divided(graph, timed, shapes, tensors)
+
     def _divided(
         self,
         graph: Graph,
-        operators: Sequence[_Operator],
+        timed: Sequence[_Timed],
         shapes: dict[int, Shape],
         tensors: list[Place],
-        speeds: Speeds,
     ) -> list[Place]:
         """Describe operators, and copies of what crosses a barrier, read behind it.
 
         The copies are added to ``tensors``. Operators of constants alone are no part of
         it: weights stay weights.
         """
-        file, steps = self._file, list[Place]()
-        timed = _timed(graph, operators, speeds)
+        file, steps, survey = self._file, list[Place](), graph.survey
         edges = set(barriers(timed)) if timed else set()
         last = {index: at for at, each in enumerate(timed) for index in each.inputs}
         alive = list(graph.inputs) if edges else []
         renamed: dict[int, int] = {}
-        for at, (each, own) in enumerate(zip(operators, timed, strict=True)):
+        for at, (_, _, made, number, reads) in enumerate(timed):
             if at in edges:
                 alive = [index for index in alive if last.get(index, -1) >= at]
                 for index in alive:
@@ -348,29 +355,31 @@ class _Head:
                     ends = zip((1, 2), (REFERENCE, REFERENCE), copied, strict=True)
                     steps.append(file.table(((0, "I", code), *ends)))
                     renamed[index] = len(tensors) - 1
-            if renamed.keys().isdisjoint(each.inputs):
-                steps.append(self._operator(graph, each))
+            if not renamed.keys().isdisjoint(reads):
+                read = [renamed.get(index, index) for index in reads]
+                steps.append(self._operator(graph.operators[number], read))
+            elif survey is None:
+                steps.append(self._operator(graph.operators[number]))
             else:
-                read = [renamed.get(index, index) for index in each.inputs]
-                steps.append(self._operator(graph, each, read))
-            alive += own.outputs
+                steps.append(-int(survey.operators["table"][number]))
+            alive += made
         return steps
 
 
 def _timed(
-    graph: Graph, operators: Sequence[_Operator], speeds: Speeds
+    graph: Graph, operators: Sequence[ShortOperator | Operator], costs: Sequence[int]
 ) -> list[_Timed]:
     if graph.survey is not None:
-        constant = {*graph.survey.constants.tolist()}
+        constant = {*np.flatnonzero(graph.survey.tensors["is_constant"]).tolist()}
     else:
         constant = {each.index for each in graph.tensors if each.stored is not None}
-    costs = estimated_of_graph_ns(graph, speeds)
     timed: list[_Timed] = []
     for each in operators:
+        number = each.index if isinstance(each, Operator) else each.number
         varying = tuple([i for i in each.inputs if i >= 0 and i not in constant])
-        if varying:
-            timed.append(_Timed(costs[each.index], varying, each.outputs))
-        else:
+        made = each.outputs if varying else ()
+        cost_ns = costs[number] if varying else 0
+        timed.append(_Timed(cost_ns, varying, made, number, each.inputs))
+        if not varying:
             constant.update(each.outputs)
-            timed.append(_Timed(0, (), ()))
     return timed
