@@ -221,7 +221,7 @@ read_buffer(File *file, Buffer *own)
     Table table = table_at(file, own->table, 3);
     Vector bytes = vector(file, &table, 0, 1);
     file->left += bytes.count; /* nobody reads them here */
-    own->start = bytes.at;
+    own->start = bytes.at ? bytes.at : 4; /* as Python has it */
     own->size = bytes.count;
     if (field(file, &table, 1, 8) || field(file, &table, 2, 8))
         odd(file);
@@ -461,7 +461,7 @@ read_operator(Scan *scan, Operator *own)
     own->outputs = vector(file, &table, 2, 4);
     uint64_t kind = number(file, &table, 3, 1), options = target(file, &table, 4);
     for (int slot = 5; slot < 13; slot++)
-        if (slot < table.count && table.offsets[slot])
+        if (slot == 8 ? vector(file, &table, slot, 4).count : field(file, &table, slot, 1))
             odd(file);
     if (file->is_odd || own->code >= scan->code_tables.count || !own->outputs.count)
         odd(file);

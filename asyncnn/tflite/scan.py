@@ -92,35 +92,41 @@ class Records(Sequence[T]):
         """Return a record, or several."""
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
         found = self._known.get(index)
         if found is None:
-            at = index if index >= 0 else index + len(self)
-            found = self._known[index] = self._read(at, self._tables[index])
+            found = self._known[index] = self._read(index, self._tables[index])
         return found
 
 
 def _contents(data: memoryview, found: Any) -> Contents:
     *told, tensor_bytes, codes_at, code_count = found[:6]
-    inputs, outputs = (
-        flatbuffer.numbers(data, *each, flatbuffer.INT32)
-        for each in (found[6:8], found[8:10])
-    )
-    survey = Survey(*map(np.frombuffer, told, _layouts(tensor_bytes)), *found[10:])
-    buffers, tensors, operators = [each["table"].tolist() for each in survey[:3]]
+    read, reads, made, mades, may_surprise, is_hybrid = found[6:]
+    rows = [
+        np.frombuffer(rows, layout)
+        for rows, layout in zip(told, _layouts(tensor_bytes), strict=True)
+    ]
+    buffers, tensors, operators = [each["table"].tolist() for each in rows]
     reader = TableReader(data)
     codes = flatbuffer.tables(data, codes_at, code_count)
     names = Records(codes, lambda _, table: reader.operator_code(table))
-    stored = Records(
-        buffers, lambda index, _: StoredBytes(*survey.buffers[index].tolist()[:3], True)
-    )
+
+    def stored_bytes(index: int, table: int) -> StoredBytes:
+        _, start, size, _ = rows[0][index].tolist()
+        return StoredBytes(table, start, size, True)
+
+    stored = Records(buffers, stored_bytes)
     graph = Graph(
-        *(0, reader.main_name()),
+        0,
+        reader.main_name(),
         Records(tensors, lambda index, table: reader.tensor(index, table, stored)),
         Records(
             operators,
             lambda index, table: reader.operator(index, table, names, len(tensors)),
         ),
-        *(inputs, outputs, survey),
+        flatbuffer.numbers(data, read, reads, flatbuffer.INT32),
+        flatbuffer.numbers(data, made, mades, flatbuffer.INT32),
+        Survey(rows[0], rows[1], rows[2], may_surprise, is_hybrid),
     )
     return reader.contents_of((graph,), codes, stored)
 

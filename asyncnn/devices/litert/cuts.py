@@ -60,7 +60,7 @@ def barriers(steps: Sequence[Timed]) -> list[int]:
 
 
 def is_short(costs: Sequence[int]) -> bool:
-    """Tell whether there are no `barriers` between steps of such times, whatever they do."""
+    """Tell whether steps of such times have no `barriers`, whatever they do."""
     return sum(costs) < WORTH_CUTTING * BARRIER_NS and len(costs) <= MOST_STEPS
 
 

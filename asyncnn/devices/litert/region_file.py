@@ -13,13 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asyncnn.devices.litert.cuts import barriers, is_short
-from asyncnn.devices.litert.flat_file import (
-    REFERENCE,
-    Field,
-    FlatFile,
-    Place,
-    layout_of,
-)
+from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
@@ -50,8 +44,6 @@ _WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
 _BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST
 _TENSOR_FIELDS = 5
 _OFFSET_IN_BUFFER = 8
-
-_BUFFER = layout_of(((0, REFERENCE),))
 
 
 def region_file(
@@ -165,16 +157,13 @@ class _Head:
         self, graph: Graph, survey: Survey, shapes: dict[int, Shape]
     ) -> list[Place]:
         """Return where tensors of a sound graph are described; place its buffers."""
-        file, tensors, buffers = self._file, survey.tensors, survey.buffers
-        used = np.flatnonzero(buffers["width"])
-        self._buffers = dict(
-            zip(used.tolist(), (-buffers["table"][used]).tolist(), strict=True)
-        )
-        moved = used[buffers["start"][used] % buffers["width"][used] != 0]
-        rows = []
-        for _, start, size, _ in buffers[moved].tolist():
-            rows.append((_BUFFER, [file.data(self._whole[start : start + size])]))
-        self._buffers |= zip(moved.tolist(), file.tables(rows), strict=True)
+        file, tensors = self._file, survey.tensors
+        for number in np.flatnonzero(survey.buffers["width"]).tolist():
+            place, start, size, width = survey.buffers[number].tolist()
+            self._buffers[number] = -place
+            if start % width:
+                data = file.data(self._whole[start : start + size])
+                self._buffers[number] = file.table(((0, REFERENCE, data),))
         places: list[int] = (-tensors["table"]).tolist()
         ends = {*graph.inputs, *graph.outputs}
         for index in np.flatnonzero(tensors["is_kept"] == 0).tolist():
@@ -269,7 +258,11 @@ class _Head:
             place = file.table(((1, "Q", 0), (2, "Q", own.size)))
             self._apart.append((place, flat))
             self._holes.append((own.start, own.size))
-        elif number == tensor.buffer and own.is_plain and not own.start % ALL_DTYPES[tensor.type].itemsize:
+        elif (
+            number == tensor.buffer
+            and own.is_plain
+            and not own.start % ALL_DTYPES[tensor.type].itemsize
+        ):
             place = -own.table
             self._kept.append(own)
         else:
@@ -340,14 +333,17 @@ class _Head:
         edges = set(barriers(timed)) if timed else set()
         last = {index: at for at, each in enumerate(timed) for index in each.inputs}
         alive = list(graph.inputs) if edges else []
+        named = {*graph.inputs, *graph.outputs}
         renamed: dict[int, int] = {}
         for at, (_, _, made, number, reads) in enumerate(timed):
             if at in edges:
                 alive = [index for index in alive if last.get(index, -1) >= at]
                 for index in alive:
-                    tensors.append(
-                        self._described(graph.tensors[index], shapes.get(index))
-                    )
+                    place = tensors[index]
+                    if index in named:  # no other tensor has that name
+                        shape = shapes.get(index)
+                        place = self._described(graph.tensors[index], shape)
+                    tensors.append(place)
                     copied = file.integers(
                         [[renamed.get(index, index)], [len(tensors) - 1]]
                     )
