@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.cli.options import chosen, given_samples, progress
-from asyncnn.cli.run import RunOptions
+from asyncnn.cli.run_options import RunOptions
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.own_devices import default_device_name
 from asyncnn.execution import Outputs
