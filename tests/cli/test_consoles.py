@@ -38,7 +38,7 @@ async def test_top_obeys_no_name(capsys: pytest.CaptureFixture[str]) -> None:
         statistics = replace(device.statistics(), device=HOSTILE)
     changes = Changes()
     changes.look(0.0)
-    console(width=120).print(picture(statistics, changes))
+    console(width=120).print(picture(LiveDevice.of(statistics, changes)))
     printed = capsys.readouterr().out
     assert SHOWN in printed
     assert "\x1b" not in printed
