@@ -6,7 +6,7 @@ from rich.console import Group
 from rich.table import Table
 
 from asyncnn.cli.options import console, printable
-from asyncnn.cli.top_changes import Changes
+from asyncnn.cli.top_changes import Changes, LiveDevice
 from asyncnn.cli.top_view import picture
 from asyncnn.devices import ReferenceDevice
 
