@@ -339,11 +339,10 @@ def is_hybrid(graph: Graph) -> bool:
     """Tell whether LiteRT quantises floats on the fly, to multiply them by integers."""
     if graph.survey is not None:
         return bool(graph.survey.is_hybrid)
-    for operator in graph.operators:
-        types = {graph.tensors[index].type for index in operator.inputs if index >= 0}
-        if "FLOAT32" in types and not types.isdisjoint(("INT8", "UINT8")):
-            return True
-    return False
+    read = [
+        [graph.tensors[i].type for i in e.inputs if i >= 0] for e in graph.operators
+    ]
+    return any("FLOAT32" in each and {"INT8", "UINT8"} & {*each} for each in read)
 
 
 def _may_surprise(tensors: Sequence[Tensor], operator: Operator) -> bool:
@@ -426,9 +425,7 @@ RANKS: dict[str, tuple[int, ...]] = {
 
 _COMPARING_NAMES = "LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL"
 COMPARING = frozenset(_COMPARING_NAMES.split())
-
 MOST_SCALE = 1e30
-
 MOST_RATIO = 2.0**24
 """Between the scales of an operator: LiteRT counts quotients of them in 31 bits."""
 
