@@ -16,7 +16,7 @@ from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.runtime.execution_options import AnyPath
-    from asyncnn.tools.conformance.mutations.campaign import Plan
+    from asyncnn.tools.conformance.mutations.trial import Plan
     from asyncnn.tools.conformance.random_graphs import Tried
     from asyncnn.tools.conformance.suite import AnySelection, Run, Selection
 
@@ -120,7 +120,7 @@ def conformance(
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.framework.device_registry import opener_of
     from asyncnn.tools.conformance.executing import PATHS
-    from asyncnn.tools.conformance.mutations.campaign import Plan
+    from asyncnn.tools.conformance.mutations.trial import Plan
     from asyncnn.tools.conformance.suite import (
         IN_PROCESS,
         REMOTE,
@@ -295,8 +295,7 @@ def _mutate(
     json: Path | None,
     workers: int | None,
 ) -> dict[str, int]:
-    from asyncnn.tools.conformance.mutations.campaign import WORDS
-    from asyncnn.tools.conformance.mutations.trial import run_mutants
+    from asyncnn.tools.conformance.mutations.trial import WORDS, run_mutants
 
     each = partial(run_mutants, specs, workers=workers)
     results = _on_each("mutants", transports, plan, len(specs) + 1, each)

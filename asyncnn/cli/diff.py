@@ -135,7 +135,7 @@ def _found(asked: DiffOptions) -> "DifferenceReport":
 
 
 def _write_page(report: "DifferenceReport", path: Path) -> None:
-    from asyncnn.tools.differing.page import page_of
+    from asyncnn.tools.differing.difference_report import page_of
     from asyncnn.tools.pages.drawing import draw
 
     page = draw(page_of(report, list(_verdict(report))))

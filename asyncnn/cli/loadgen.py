@@ -30,7 +30,7 @@ from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
-    from asyncnn.tools.loadgen.runs import JudgedRunReport
+    from asyncnn.tools.loadgen.judge import JudgedRunReport
 
 _RUN = "run"
 _SCENARIOS = "SingleStream", "MultiStream", "Server", "Offline"
@@ -133,9 +133,8 @@ def run(asked: LoadgenOptions) -> None:
     import anyio
 
     from asyncnn.tools.loadgen import Scenario, loadgen_module
-    from asyncnn.tools.loadgen.judge import check_log_folder
+    from asyncnn.tools.loadgen.judge import JudgedRunOptions, check_log_folder, run_all
     from asyncnn.tools.loadgen.library import Library
-    from asyncnn.tools.loadgen.runs import JudgedRunOptions, run_all
     from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
 
     loadgen_module()
