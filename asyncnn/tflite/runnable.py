@@ -335,16 +335,6 @@ def may_surprise(contents: Contents) -> bool:
     return any(_may_surprise(graph.tensors, each) for each in graph.operators)
 
 
-def is_hybrid(graph: Graph) -> bool:
-    """Tell whether LiteRT quantises floats on the fly, to multiply them by integers."""
-    if graph.survey is not None:
-        return bool(graph.survey.is_hybrid)
-    read = [
-        [graph.tensors[i].type for i in e.inputs if i >= 0] for e in graph.operators
-    ]
-    return any("FLOAT32" in each and {"INT8", "UINT8"} & {*each} for each in read)
-
-
 def _may_surprise(tensors: Sequence[Tensor], operator: Operator) -> bool:
     if operator.name in PLAIN:
         return False

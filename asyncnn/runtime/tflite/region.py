@@ -121,13 +121,23 @@ def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) 
     """
     if len(contents.graphs) > 1 or input_shapes or runnable.may_surprise(contents):
         return False
-    if runnable.is_hybrid(graph) or sum(estimated_of_graph_ns(graph)) > _MOST_NS:
+    if is_hybrid(graph) or sum(estimated_of_graph_ns(graph)) > _MOST_NS:
         return False
     ends = [graph.tensors[index] for index in {*graph.inputs, *graph.outputs}]
     return all(
         each.type in _HAL_TYPES and len(each.shape) <= MAX_RANK and all(each.shape)
         for each in ends
     )
+
+
+def is_hybrid(graph: Graph) -> bool:
+    """Tell whether LiteRT quantises floats on the fly, to multiply them by integers."""
+    if graph.survey is not None:
+        return bool(graph.survey.is_hybrid)
+    read = [
+        [graph.tensors[i].type for i in e.inputs if i >= 0] for e in graph.operators
+    ]
+    return any("FLOAT32" in each and {"INT8", "UINT8"} & {*each} for each in read)
 
 
 def _region(

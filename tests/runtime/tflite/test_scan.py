@@ -19,6 +19,7 @@ import pytest
 from asyncnn.engine.costs import USUAL, estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.pacing import completed
+from asyncnn.runtime.tflite.region import is_hybrid
 from asyncnn.tflite import runnable, scan
 from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import Contents
@@ -97,7 +98,7 @@ def check_alike(data: bytes) -> None:
         other.outputs,
     )
     assert runnable.may_surprise(quick) == runnable.may_surprise(found)
-    assert runnable.is_hybrid(other) == runnable.is_hybrid(one)
+    assert is_hybrid(other) == is_hybrid(one)
     assert estimated_of_graph_ns(other) == estimated_of_graph_ns(one, USUAL)
     assert quick.signatures == found.signatures
     assert [*quick.buffers] == [*found.buffers]
