@@ -1,4 +1,4 @@
-"""``asyncnn run`` and ``asyncnn demo``: a model file, or the bundled ones, on samples."""
+"""``asyncnn run`` and ``asyncnn demo``: a model file, or bundled ones, on samples."""
 
 import math
 from typing import TYPE_CHECKING
