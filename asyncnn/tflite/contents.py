@@ -23,7 +23,6 @@ from asyncnn.memory.pages import is_final
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps
 from asyncnn.tflite import flatbuffer
-from asyncnn.tflite.sparse import densify
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
     CUSTOM,
@@ -352,6 +351,8 @@ class TableReader:
             return None
         expected = dtype.itemsize * math.prod(shape)
         if sparsity:
+            from asyncnn.tflite.sparse import densify  # few files have such
+
             label = label_of(*named)
             if start + size > len(self._data):
                 raise InvalidArgumentError(f"{label} reaches beyond the file")

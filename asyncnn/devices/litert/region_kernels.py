@@ -14,10 +14,9 @@ import numpy as np
 
 from asyncnn.devices.compiled_graph import CompiledTensor, GraphKernel
 from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, WRITER_VERSION
-from asyncnn.devices.litert.graph_file import GraphFile
+from asyncnn.devices.litert.graph_file import Engine, GraphFile
 from asyncnn.devices.litert.public_interpreter import computed
 from asyncnn.devices.litert.region_file import region_file
-from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions import Extension
