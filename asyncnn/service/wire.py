@@ -32,7 +32,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 ModelT = TypeVar("ModelT", Model, SlicedModel)
 
@@ -329,6 +329,15 @@ class Took(_Message, frozen=True):
     route: Route
 
 
+class Left(_Message, frozen=True):
+    """Outputs may still be written to after the end that follows, fenced or not.
+
+    A device of the driver has not answered by the deadline.
+    """
+
+    execution: int
+
+
 class CancelExecution(_Message, frozen=True):
     """Nobody waits for an execution any more; it is still notified."""
 
@@ -461,7 +470,7 @@ _AboutModels: TypeAlias = SupportedOperations | Prepared | ModelSaved
 _AboutBursts: TypeAlias = GetMemories | BurstConfigured | BurstEnded
 _AboutBuffers: TypeAlias = Allocated | BufferCopied | PoolsRefused
 _AboutDevice: TypeAlias = Welcome | Refused | StatusChanged | Statistics
-_AboutExecutions: TypeAlias = Executed | FencedDone | Took
+_AboutExecutions: TypeAlias = Executed | FencedDone | Took | Left
 ToClient: TypeAlias = (
     _AboutExecutions | _AboutDevice | _AboutModels | _AboutBursts | _AboutBuffers
 )

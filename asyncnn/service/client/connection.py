@@ -360,6 +360,10 @@ class Connection:
                 executed = self._executing.get(message.execution)
                 if executed is not None:
                     notify(executed.took, message.route)
+            case wire.Left():
+                executed = self._executing.get(message.execution)
+                if executed is not None:
+                    executed.leave()
             case wire.Prepared():
                 self.preparations.prepared(message)
             case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():

@@ -147,7 +147,7 @@ class FencedOrders(SessionPart):
         self._ended: deque[int] = deque()
         self._seen = 0
         self._untold: list[wire.FencedEnd] = []
-        self._routes: list[wire.Took] = []
+        self._ahead: list[wire.Took | wire.Left] = []
 
     def execute(
         self,
@@ -211,7 +211,7 @@ class FencedOrders(SessionPart):
         known = tuple(self._known.values())
         self._known.clear()
         self._untold.clear()
-        self._routes.clear()
+        self._ahead.clear()
         for fenced in known:
             if fenced.run.status is None:
                 fenced.cancel()
@@ -285,7 +285,9 @@ class FencedOrders(SessionPart):
         if not self._untold:
             self._loop.call_soon(self._tell)
         if run.route is not None:
-            self._routes.append(wire.Took(number, run.route))
+            self._ahead.append(wire.Took(number, run.route))
+        if run.is_left:
+            self._ahead.append(wire.Left(number))
         status, launched, since_fences = run.get_execution_info()
         self._untold.append(
             wire.FencedEnd(
@@ -301,9 +303,9 @@ class FencedOrders(SessionPart):
     def _tell(self) -> None:
         """Tell of all that has ended in this turn of the loop, in one message."""
         untold, self._untold = self._untold, []
-        routes, self._routes = self._routes, []
-        for took in routes:
-            self._send(took)
+        ahead, self._ahead = self._ahead, []
+        for message in ahead:
+            self._send(message)
         if untold:
             self._send(wire.FencedDone(tuple(untold)))
 
