@@ -322,20 +322,13 @@ class Executed(_Message, frozen=True):
 class Took(_Message, frozen=True):
     """How an execution went whose end follows, fenced or not, if not as usual.
 
-    A message of its own: the many that go as usual are spared the field.
+    What ``is_left`` to a device may still be written to. A message of its own: the many
+    that go as usual are spared the fields.
     """
 
     execution: int
-    route: Route
-
-
-class Left(_Message, frozen=True):
-    """Outputs may still be written to after the end that follows, fenced or not.
-
-    A device of the driver has not answered by the deadline.
-    """
-
-    execution: int
+    route: Route | None
+    is_left: bool = False
 
 
 class CancelExecution(_Message, frozen=True):
@@ -470,7 +463,7 @@ _AboutModels: TypeAlias = SupportedOperations | Prepared | ModelSaved
 _AboutBursts: TypeAlias = GetMemories | BurstConfigured | BurstEnded
 _AboutBuffers: TypeAlias = Allocated | BufferCopied | PoolsRefused
 _AboutDevice: TypeAlias = Welcome | Refused | StatusChanged | Statistics
-_AboutExecutions: TypeAlias = Executed | FencedDone | Took | Left
+_AboutExecutions: TypeAlias = Executed | FencedDone | Took
 ToClient: TypeAlias = (
     _AboutExecutions | _AboutDevice | _AboutModels | _AboutBursts | _AboutBuffers
 )

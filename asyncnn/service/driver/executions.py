@@ -152,7 +152,7 @@ class Executions(SessionPart):
             return
         del self._executing[number]
         if callback.is_left:
-            self._send(wire.Left(number))
+            self._send(wire.Took(number, None, is_left=True))
         self._send(wire.Executed(number, status, shapes, timing, callback.reason))
 
     def took(self, callback: "_Executing", route: Route) -> None:
