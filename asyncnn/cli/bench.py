@@ -218,10 +218,13 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
         check_writable(json_file, html_file)
         module, _, function = benchmark.door.partition(".")
         measure = getattr(import_module(f"asyncnn.tools.bench.{module}"), function)
-        report: BenchReport = rounded(measure(Order(**options)))
+        report: BenchReport = measure(Order(**options))
+        report = report._replace(document=rounded(report.document))
         _print(report)
         if json_file is not None:
-            write_file(json_file, msgspec.json.format(msgspec.json.encode(report)))
+            write_file(
+                json_file, msgspec.json.format(msgspec.json.encode(report.document))
+            )
         if html_file is not None:
             from asyncnn.tools.pages.drawing import draw
 
@@ -239,12 +242,13 @@ def _print(report: BenchReport) -> None:
     out = console(markup=True)
     if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = _PIPE_WIDTH
-    for table in report.tables():
+    for table in report.tables:
         for part in draw_table(table, out):
             out.print(part)
-    rounds = counted(report.rounds, "round")
-    circumstances = f"{rounds}, {report.where}", str(report.environment)
-    for line in (*report.notes(), *circumstances):
+    document = report.document
+    rounds = counted(document["rounds"], "round")
+    circumstances = f"{rounds}, {report.where}", str(document["environment"])
+    for line in (*report.notes, *circumstances):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
