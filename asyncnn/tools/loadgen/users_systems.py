@@ -14,7 +14,6 @@ from typing import Any
 
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.bench.onnx_models import OnnxRuntime
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import (
     Answering,
@@ -25,6 +24,7 @@ from asyncnn.tools.loadgen.systems import (
     ThreadsSystem,
     await_and_answer,
 )
+from asyncnn.tools.onnx_writer import OnnxRuntime
 from asyncnn.tools.other_runtimes import LiteRt
 
 
