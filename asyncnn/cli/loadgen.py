@@ -53,7 +53,7 @@ loadgen = typer.Typer(
 )
 
 
-class LoadgenOptions(options.Options, frozen=True, kw_only=True):
+class LoadgenOptions(options.CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn loadgen MODEL`` is asked to do.
 
     scenario: One of SingleStream, MultiStream, Server, Offline.
@@ -200,7 +200,7 @@ def _print_run(report: "JudgedRunReport") -> None:
             typer.echo(f"  {reason}")
 
 
-class LoadgenCompareOptions(options.Options, frozen=True, kw_only=True):
+class LoadgenCompareOptions(options.CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn loadgen compare`` is asked to do.
 
     models: TFLite files; MobileNets v1 of 96 x 96 if left out.
