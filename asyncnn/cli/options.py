@@ -167,7 +167,9 @@ _SAID = re.compile(r"^(\w+)((?: \S*[^\s:])*?): (.+(?:\n {4}.+)*)", re.MULTILINE)
 """What a docstring says of a field: its name, words on how it is given, and help."""
 
 
-def parameter(kind: type[CommandOptions], name: str, hint: Any, default: Any) -> Parameter:
+def parameter(
+    kind: type[CommandOptions], name: str, hint: Any, default: Any
+) -> Parameter:
     """Return an option, or an argument, as docstrings of ``kind`` and its bases say.
 
     A truth that is False by default has no flag for that.

@@ -22,15 +22,11 @@ from asyncnn.tools.bench.environment import describe_environment, installed_vers
 from asyncnn.tools.bench.measured_models import litert_us
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import rotated
-from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings
+from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, ways
 from asyncnn.tools.loadgen import comparison_report as report
-from asyncnn.tools.loadgen import users_systems as users
 from asyncnn.tools.loadgen.judge import judged
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import System
-from asyncnn.tools.loadgen.ways import BURST as BURST_PATH
-from asyncnn.tools.loadgen.ways import REMOTE as REMOTE_TRANSPORT
-from asyncnn.tools.loadgen.ways import QueryWay, check_model, opened, system_of
 
 _STEP, _STEPS = 0.95, 5
 """Rates that are tried: powers of the one, below a highest one; searched so often."""
@@ -101,7 +97,7 @@ class _Subject:
         self._refusals = refusals
         self._path = comparison.models.get(name)
         self._named = tiny_addition() if self._path is None else load(self._path)
-        check_model(self._named)
+        ways.check_model(self._named)
         self._library = Library.random(self._named)
         self._own_s = (
             1e-6
@@ -197,36 +193,36 @@ class _Subject:
         library, path = self._library, self._path
         if name in (report.AT_ONCE, report.AT_ONCE_BY_LOOP):
             by_loop = name == report.AT_ONCE_BY_LOOP
-            entered: Any = users.at_once_system(by_loop=by_loop)
+            entered: Any = ways.at_once_system(by_loop=by_loop)
         elif name in _WAYS:
             way = _WAYS[name]
             device = await stack.enter_async_context(
-                opened(self._comparison.device, way.transport)
+                ways.opened(self._comparison.device, way.transport)
             )
             prepared = await device.prepare(self._named)
             scenario = Scenario.SINGLE_STREAM
             if self._section not in (report.SINGLE, report.TINY):
                 scenario = Scenario.SERVER
-            entered = system_of(prepared, library, way, scenario)
+            entered = ways.system_of(prepared, library, way, scenario)
         else:
             assert path is not None
             entered = {
-                report.EXECUTOR: partial(users.executor_system, path, library, 1),
-                report.TWO_THREADS: partial(users.executor_system, path, library, 2),
-                report.TO_THREAD: partial(users.to_thread_system, self._named, library),
-                report.CEILING: partial(users.threads_system, path, library, 2),
+                report.EXECUTOR: partial(ways.executor_system, path, library, 1),
+                report.TWO_THREADS: partial(ways.executor_system, path, library, 2),
+                report.TO_THREAD: partial(ways.to_thread_system, self._named, library),
+                report.CEILING: partial(ways.threads_system, path, library, 2),
             }[name]()
         system: System = await stack.enter_async_context(entered)
         return system
 
 
 _WAYS = {
-    report.THREADSAFE: QueryWay(),
-    report.AWAITED: QueryWay(path="async"),
-    report.BURST: QueryWay(transport=REMOTE_TRANSPORT, path=BURST_PATH),
-    report.REMOTE: QueryWay(transport=REMOTE_TRANSPORT, path="async"),
-    report.BLOCKING: QueryWay(transport=REMOTE_TRANSPORT, path=BURST_PATH),
-    report.BURST_BY_LOOP: QueryWay(path=BURST_PATH, by_loop=True),
+    report.THREADSAFE: ways.QueryWay(),
+    report.AWAITED: ways.QueryWay(path="async"),
+    report.BURST: ways.QueryWay(transport=ways.REMOTE, path=ways.BURST),
+    report.REMOTE: ways.QueryWay(transport=ways.REMOTE, path="async"),
+    report.BLOCKING: ways.QueryWay(transport=ways.REMOTE, path=ways.BURST),
+    report.BURST_BY_LOOP: ways.QueryWay(path=ways.BURST, by_loop=True),
 }
 
 
