@@ -185,7 +185,7 @@ def _packed_options(kind: str) -> bytes:
     positive = runnable.POSITIVE.get(kind, {})
     dilations = [slot for slot, name in positive.items() if name.startswith("Dilation")]
     width = OPTION_VECTORS.get(kind, 0)
-    is_known = kind in BUILTIN_OPTIONS.values() and kind not in runnable.REFERRING
+    is_known = bool(kind) and kind not in runnable.REFERRING
     return struct.pack("<4B", is_known, width, _mask(positive), _mask(dilations))
 
 

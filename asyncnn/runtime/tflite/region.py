@@ -32,7 +32,6 @@ from asyncnn.runtime.tflite.borders import (
     signatures_of,
     unique_names,
 )
-from asyncnn.runtime.tflite.importer import importing_contents
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -73,6 +72,8 @@ def loading_tflite(
             unwanted = suppress(InvalidArgumentError, UnsupportedOperatorError)
             with unwanted, decoding("TFLite"):
                 return (yield from region())
+    from asyncnn.runtime.tflite.importer import importing_contents
+
     try:
         return (
             yield from importing_contents(

@@ -170,7 +170,12 @@ class TestNeverAnswering:
         address = private_address()
         async with (
             adapted(V1_0, **scripted) as (older, _),
-            Server(older, address),
+            open_framework(
+                DeviceSettings(),
+                devices=[OpenDevice("older", older)],
+                framework=WHEREVER_BETTER,
+            ) as inner,
+            Server(inner, address),
             connect(address, deadline_grace=math.inf) as remote,
             open_framework(
                 DeviceSettings(),
