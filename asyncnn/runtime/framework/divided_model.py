@@ -2,8 +2,8 @@
 
 One whose only partition is on the CPU, or is to have no fallback, needs none of this:
 the framework gives out what the device has prepared. One on another device is handed
-each request as it is. All go step by step (`stepping`), or several as a chain of fences
-(`fenced_chain`).
+each request as it is; only how it ends is looked at. Several partitions go step by step
+(`stepping`) or as a chain of fences (`fenced_chain`).
 """
 
 import logging
@@ -30,6 +30,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import BurstArguments, refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
+    NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
     Handle,
@@ -47,7 +48,7 @@ from asyncnn.hal.validate import (
 from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.fenced_chain import FencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse, BufferUser
-from asyncnn.runtime.framework.outcomes import CallbackReport, begin
+from asyncnn.runtime.framework.outcomes import CallbackReport, LaterWatch, Watch, begin
 from asyncnn.runtime.framework.stepping import failed
 from asyncnn.runtime.framework.steps import Host, Partitioned, PreparedSteps
 
@@ -90,26 +91,31 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        use: BuffersInUse | None = None
-        try:
-            if self.host.is_closed:
-                raise closed_error()
-            is_checked = type(request) is Execution and request.executable is self
-            # The only device checks what it is given as it is.
-            if not is_checked and (self.direct is None or self.has_buffers):
-                self._rules.check(request)
-            use = self.in_use(request)
-            options = execution_options(measure, deadline, loop_timeout_duration)
-            check_deadline(deadline)
-            if self._is_chained and use is None and self._has_room(request):
-                self._chain(request, options, callback)
-            else:
-                begin(self, callback, request, options, use)
-        except AsyncnnError as error:
-            if use is not None:
-                use.end(error.status, ())
-            return refuse_execution(callback, error)
-        return _NONE
+        direct = self.direct
+        if (
+            direct is not None
+            and deadline is None
+            and not self.has_buffers
+            and not self.health.has_failed
+            and not self.host.is_closed
+        ):
+            kind = Watch if callback.takes_early_results else LaterWatch
+            watch = kind(self, callback, request, measure, loop_timeout_duration)
+            try:
+                status = direct.execute_1_3(
+                    request, measure, None, loop_timeout_duration, watch
+                )
+            except Exception as error:
+                result = failed(error)
+                watch.reason = result.reason
+                watch.notify_1_3(result.status, (), NO_TIMING)
+                return ErrorStatus.NONE
+            if watch.is_waiting:
+                watch.wait()
+            return ErrorStatus.NONE if watch.falls_back else status
+        return self._step_by_step(
+            request, measure, deadline, loop_timeout_duration, callback
+        )
 
     def launch_on(
         self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
@@ -163,6 +169,33 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
         callback = ExecutionFuture()
         begin(self, callback, bound.request(), options, failure=result)
         return await callback
+
+    def _step_by_step(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout: int | None,
+        callback: IExecutionCallback,
+    ) -> ErrorStatus:
+        use: BuffersInUse | None = None
+        try:
+            if self.host.is_closed:
+                raise closed_error()
+            if type(request) is not Execution or request.executable is not self:
+                self._rules.check(request)
+            use = self.in_use(request)
+            options = execution_options(measure, deadline, loop_timeout)
+            check_deadline(deadline)
+            if self._is_chained and use is None and self._has_room(request):
+                self._chain(request, options, callback)
+            else:
+                begin(self, callback, request, options, use)
+        except AsyncnnError as error:
+            if use is not None:
+                use.end(error.status, ())
+            return refuse_execution(callback, error)
+        return _NONE
 
     def _chain(
         self, request: Request, options: ExecutionOptions, callback: IExecutionCallback

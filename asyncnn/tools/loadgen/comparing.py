@@ -19,8 +19,8 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.interpreter_hooks import building_large, freezing_allowed
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
+from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.bench.measured_models import litert_us
-from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import rotated
 from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, ways
 from asyncnn.tools.loadgen import comparison_report as report
