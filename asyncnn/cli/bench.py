@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from asyncnn.cli.options import (
-    Options,
+    CommandOptions,
     announced,
     console,
     counted,
@@ -50,7 +50,7 @@ _FILES_ARGUMENT = typer.Argument(
     show_default=False,
 )
 _FILES = _parameter("folder", Annotated[Path | None, _FILES_ARGUMENT], None)
-_INPUT_SHAPE = parameter(Options, "input_shape", list[str] | None, None)
+_INPUT_SHAPE = parameter(CommandOptions, "input_shape", list[str] | None, None)
 _STATEFUL_ARGUMENT = typer.Argument(
     help="Folder of .tflite files; those of pymicro-wakeword if left out.",
     show_default=False,
@@ -85,7 +85,7 @@ _SECTION = _option(
     "--section",
     help="Measure this section alone; may be repeated.",
 )
-_SETTING = parameter(Options, "setting", list[str] | None, None)
+_SETTING = parameter(CommandOptions, "setting", list[str] | None, None)
 _OUTPUT = (
     _option("json_file", Path | None, None, "--json", help="Write the report here."),
     _option(
