@@ -215,12 +215,11 @@ def _slice(node: Node, converter: Converter) -> None:
 
 
 def _split(node: Node, converter: Converter) -> None:
-    name, count = node.operator.name, len(node.operator.outputs)
-    value = node.input(1 if name == "SPLIT" else 0)
-    if name == "UNPACK":
-        axis = node.options("UnpackOptions").Axis()
+    if node.operator.name == "SPLIT":
+        value, axis = node.input(1), node.value(0)
     else:
-        axis = node.value(0)
+        value, axis = node.input(0), node.options("UnpackOptions").Axis()
+    count = len(node.operator.outputs)
     axis = node.axis(axis, value.rank)
     sizes = [value.shape[axis] // count] * count
     for index, piece in enumerate(split(node.draft, value, axis, sizes)):
