@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.process_wide import NOTHING
@@ -58,6 +59,8 @@ class Executable:
         self.spreading: Spreading | None = None
         self.cost = 1.0
         self.goes_native = False
+        self.lessons: list[tuple[int, int]] = []
+        self.blanks: dict[type, Any] = {}
         self.result = ExecutionResult(ErrorStatus.NONE, (), NO_TIMING)
         self._refuses_unmeetable_deadlines = refuses_unmeetable_deadlines
         self._below_ns = inline_below_ns
@@ -74,6 +77,12 @@ class Executable:
             return int(self._least_ns * _CERTAIN)
         return 0
 
+    def learn(self) -> None:
+        """Learn from ``lessons``, those of executions that had one thread."""
+        lessons, self.lessons[:] = tuple(self.lessons), ()
+        for run_ns, cpu_ns in lessons:
+            self.observe(run_ns, cpu_ns)
+
     def observe(self, run_ns: int, cpu_ns: int, threads: int = 0) -> None:
         """Learn from an execution of ``run_ns`` nanoseconds, ``cpu_ns`` of a thread.
 
@@ -89,7 +98,10 @@ class Executable:
         self.are_short = self._is_foreseeable and least_ns < SHORT_NS
         least_cpu_ns = self._least_cpu_ns * FORGETTING
         self._least_cpu_ns = cpu_ns if cpu_ns < least_cpu_ns else least_cpu_ns
-        self.should_inline = self._least_cpu_ns < self._below_ns
+        should_inline = self._least_cpu_ns < self._below_ns
+        if should_inline is not self.should_inline:
+            self.should_inline = should_inline
+            self.blanks.clear()
         spreading = self.spreading
         if spreading is not None:
             if threads:

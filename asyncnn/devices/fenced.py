@@ -21,7 +21,7 @@ from asyncnn.devices.traced_work import TracedFencedExecution
 from asyncnn.fenced_run import Source, too_many_fenced
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import ResourceExhaustedTransientError, closed_error, failure_of
-from asyncnn.hal.types import ExecutionOptions, Request
+from asyncnn.hal.types import DEFAULT_OPTIONS, ExecutionOptions, Request
 from asyncnn.qos import Scheduler, calling_client
 from asyncnn.tracing import active
 from asyncnn.turn import TURN_NS, in_this_turn
@@ -74,7 +74,12 @@ class FencedExecutions:
         if options.deadline is not None:
             check_deadline(options.deadline)
         kind = FencedExecution if active.recorder is None else TracedFencedExecution
-        execution = kind(executable, request, options, calling_client.get())
+        blank, client = executable.blanks.get(kind), calling_client.get()
+        if blank is None or options is not DEFAULT_OPTIONS or use is not None:
+            execution = kind.anew(executable, request, options, client)
+        else:
+            plan, arrays = request.plan, request.arrays
+            execution = blank.again(executable, request, plan, arrays, client)
         execution._report = execution._report_end
         execution.use, execution.owner, execution.loop = use, self, self.loop
         execution._asked_perf_ns = execution._launched_ns

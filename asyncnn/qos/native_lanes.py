@@ -27,8 +27,11 @@ LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for lanes that were left open."""
 
 
-Ended: TypeAlias = tuple[Any, int | BaseException, int, int, int]
-"""A lane that has come back, how, when it began and ended, and its processor time."""
+Ended: TypeAlias = tuple[Any, int | BaseException | None, int, int, int]
+"""A lane that has come back, how, when it began and ended, and its processor time.
+
+None stands for an end that its work knows all of.
+"""
 
 
 class ILanePort(Protocol):
@@ -37,9 +40,8 @@ class ILanePort(Protocol):
     def lane(self, name: str, nice: int = 0) -> Any:
         """Start a lane."""
 
-    def drain(self) -> list[Ended]:
-        """Return what has come back."""
-        ...
+    def drain(self, ended: list[Ended], /) -> None:
+        """Add what has come back."""
 
 
 class NativeLane:
@@ -60,9 +62,9 @@ class NativeLane:
 class NativeLanes:
     """Up to ``count`` lanes of each kind, where ``make_port`` makes a port for these.
 
-    ``dismissed`` are those that were given up with their work, ``ending`` those whose
-    threads have yet to end. What comes back wakes the loop as the inbox does. Not
-    thread-safe.
+    ``returned`` have come back, and nobody has looked at them. ``dismissed`` are those
+    that were given up with their work, ``ending`` those whose threads have yet to end.
+    What comes back wakes the loop as the inbox does. Not thread-safe.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class NativeLanes:
         self._inbox = inbox
         self._make_port = make_port
         self.port: ILanePort | None = None
+        self.returned: list[Ended] = []
         self.lanes: list[NativeLane] = []
         self.dismissed: list[NativeLane] = []
         self.ending: list[NativeLane] = []
@@ -140,9 +143,11 @@ class NativeLanes:
             lane.thread.has_ended for lane in self.lanes
         ):
             time.sleep(0.001)
-        for lane, *end in [] if self.port is None else self.port.drain():
+        if self.port is not None:
+            self.port.drain(self.returned)
+        for lane, *end in self.returned:
             with suppress(Exception):
-                if lane.work is not None:
+                if lane.work is not None and end[0] is not None:
                     lane.work.come_back(*end)
 
 
