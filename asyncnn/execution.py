@@ -25,6 +25,7 @@ from asyncnn.hal.types import (
 
 if TYPE_CHECKING:  # who talks to a driver has no engine
     from asyncnn.engine.plan import Plan
+    from asyncnn.fenced_run import FencedRun
 
 
 class Execution(Request, frozen=True, eq=False):
@@ -165,6 +166,14 @@ class IInProcess(IBinding, IReusing, Protocol):
     What it binds is a request, which goes all ways that requests do, any number of
     times at once.
     """
+
+    def launch_fenced_on(
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
+    ) -> "FencedRun | None":
+        """Launch a fenced execution that waits for nothing, as `IBinding.launch_on`.
+
+        :raises AsyncnnError: if it is not taken.
+        """
 
     def bind(
         self, tensors: Sequence[object], are_usual: bool = False, /

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from asyncnn.deadlines import check_deadline
 from asyncnn.devices.buffer_use import IBufferUse
@@ -18,9 +19,11 @@ from asyncnn.devices.executable import Executable
 from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.traced_work import TracedFencedExecution
+from asyncnn.execution import Execution
 from asyncnn.fenced_run import Source, too_many_fenced
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import ResourceExhaustedTransientError, closed_error, failure_of
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import DEFAULT_OPTIONS, ExecutionOptions, Request
 from asyncnn.qos import Scheduler, calling_client
 from asyncnn.tracing import active
@@ -55,11 +58,13 @@ class FencedExecutions:
         use: IBufferUse | None,
         wait_for: Sequence[Source],
         options: ExecutionOptions,
+        arrays: Sequence[Array] | None = None,
     ) -> FencedExecution:
         """Launch an execution of a valid request once ``wait_for`` has signalled.
 
-        What waits for nothing and is short is run within the call, so long as that does
-        not keep the loop.
+        ``arrays`` are for the ports of its plan, unless it has some. What waits for
+        nothing and is short is run within the call, so long as that does not keep the
+        loop.
 
         :raises InvalidArgumentError: if a fence has failed already, or is none.
         :raises MissedDeadlinePersistentError: if the deadline has passed already.
@@ -74,12 +79,16 @@ class FencedExecutions:
         if options.deadline is not None:
             check_deadline(options.deadline)
         kind = FencedExecution if active.recorder is None else TracedFencedExecution
-        blank, client = executable.blanks.get(kind), calling_client.get()
-        if blank is None or options is not DEFAULT_OPTIONS or use is not None:
-            execution = kind.anew(executable, request, options, client)
+        blank: Any = executable.blanks.get(kind)
+        client = calling_client.get()
+        execution: FencedExecution
+        is_usual = blank is not None and use is None and options is DEFAULT_OPTIONS
+        if is_usual and type(request) is Execution and request.arrays is not None:
+            given, plan = arrays or request.arrays, request.plan
+            execution = blank.again(executable, request, plan, given, client)
         else:
-            plan, arrays = request.plan, request.arrays
-            execution = blank.again(executable, request, plan, arrays, client)
+            execution = kind.anew(executable, request, options, client)
+            execution._arrays = arrays or execution._arrays
         execution._report = execution._report_end
         execution.use, execution.owner, execution.loop = use, self, self.loop
         execution._asked_perf_ns = execution._launched_ns

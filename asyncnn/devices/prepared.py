@@ -262,6 +262,19 @@ class InProcessPreparedModel(BasePreparedModel):
         request, use = self._taken(request, is_fenced=True)
         return self._fenced.launch(self._executable, request, use, wait_for, options)
 
+    def launch_fenced_on(
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
+    ) -> FencedRun | None:
+        """Launch a fenced execution on arrays; see `IInProcess.launch_fenced_on`."""
+        usual = self._usual
+        if not are_usual or usual is None or usual.plan is not self._program.fixed_plan:
+            bound = self.bind(tensors, are_usual)
+            return None if bound is None else self.launch_fenced(bound, (), options)
+        if EXECUTION.is_on:
+            _tell_launch("execute_fenced", usual, options.deadline, fences=0)
+        arrays = cast("Sequence[Array]", tensors)
+        return self._fenced.launch(self._executable, usual, None, (), options, arrays)
+
     def bind(
         self, tensors: Sequence[object], are_usual: bool = False, /
     ) -> Request | None:

@@ -22,7 +22,7 @@ from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransien
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.offload import start_thread
 from asyncnn.qos.inbox import LoopInbox
-from asyncnn.qos.native_lanes import ILanePort, NativeLanes
+from asyncnn.qos.native_lanes import ILanePort, NativeLane, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import RUNNING, SUSPENDED, Pause, TimedPause, Work, fail_with
 
@@ -293,7 +293,8 @@ class Lanes(ABC):
         return True
 
     def _has_lane(self, work: Work) -> bool:
-        return any(lane.work is work for lane in (*self._lanes, *self._natives.lanes))
+        lanes: list[Lane | NativeLane] = [*self._lanes, *self._natives.lanes]
+        return any(lane.work is work for lane in lanes)
 
     def _retract(self, work: Work) -> None:
         """Forget work that was not accepted, or whose caller was interrupted first."""

@@ -93,7 +93,7 @@ class Desk:
         assert work.finished.is_set()
 
     async def close(self, works: list[Offered]) -> None:
-        """Cancel all, as an application that is stopped; the lane is there as before."""
+        """Cancel all, as an application does that is stopped; the lane is there."""
         for work in works:
             self.scheduler.cancel(work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
         self.take_back()
