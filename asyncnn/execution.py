@@ -25,7 +25,6 @@ from asyncnn.hal.types import (
 
 if TYPE_CHECKING:  # who talks to a driver has no engine
     from asyncnn.engine.plan import Plan
-    from asyncnn.fenced_run import FencedRun
 
 
 class Execution(Request, frozen=True, eq=False):
@@ -169,8 +168,8 @@ class IInProcess(IBinding, IReusing, Protocol):
 
     def launch_fenced_on(
         self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
-    ) -> "FencedRun | None":
-        """Launch a fenced execution that waits for nothing, as `IBinding.launch_on`.
+    ) -> Any:
+        """Launch a `FencedRun` that waits for nothing, as `IBinding.launch_on`.
 
         :raises AsyncnnError: if it is not taken.
         """
