@@ -17,6 +17,12 @@ _FAR = 2.0
 SHORT_NS = 5_000_000
 """Executions that take less stop so soon that who waits for one may wait for that."""
 
+MOST_LESSONS = 16
+"""Executions that are learnt from together: one after the other takes longer."""
+
+_YOUNG = 32
+"""So many executions are learnt from as they end, since each may change a decision."""
+
 _CERTAIN = 0.75
 """Share of the least duration seen that any execution takes, as far as one can know."""
 
@@ -28,7 +34,8 @@ class Executable:
     `Job`; ``cancel`` stops one, also while it waits for its plan. Kernels run
     within ``computing``, on any number of threads at a time. It ``goes_native`` once an
     engine has computed one. ``result`` is what the last that succeeded unmeasured was
-    awaited for.
+    awaited for. ``lessons`` have yet to be learnt; while it ``is_young``, none wait.
+    Native runs are copied from ``blanks``, by their class.
 
     ``should_inline`` says whether executions have lately taken less than
     ``inline_below_ns`` nanoseconds of a thread: on a lane they also wait for the
@@ -69,6 +76,7 @@ class Executable:
         self._least_ns = self._least_cpu_ns = float("inf")
         self.should_inline = self.takes_far_longer = self.are_short = False
         self.may_spread = False
+        self._observed, self.is_young = 0, True
 
     @property
     def min_runtime_ns(self) -> int:
@@ -78,7 +86,7 @@ class Executable:
         return 0
 
     def learn(self) -> None:
-        """Learn from ``lessons``, those of executions that had one thread."""
+        """Learn from all ``lessons``, those of executions that had one thread."""
         lessons, self.lessons[:] = tuple(self.lessons), ()
         for run_ns, cpu_ns in lessons:
             self.observe(run_ns, cpu_ns)
@@ -102,6 +110,8 @@ class Executable:
         if should_inline is not self.should_inline:
             self.should_inline = should_inline
             self.blanks.clear()
+        self._observed += 1
+        self.is_young = self._observed < _YOUNG
         spreading = self.spreading
         if spreading is not None:
             if threads:

@@ -87,7 +87,8 @@ class FencedExecutions:
             given, plan = arrays or request.arrays, request.plan
             execution = blank.again(executable, request, plan, given, client)
         else:
-            execution = kind.anew(executable, request, options, client)
+            make = kind.anew if executable.goes_native else kind
+            execution = make(executable, request, options, client)
             execution._arrays = arrays or execution._arrays
         execution._report = execution._report_end
         execution.use, execution.owner, execution.loop = use, self, self.loop

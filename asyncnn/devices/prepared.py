@@ -183,7 +183,8 @@ class InProcessPreparedModel(BasePreparedModel):
         kind, executable = Run if active.recorder is None else Traced, self._executable
         blank, client = executable.blanks.get(kind), calling_client.get()
         if blank is None or options is not DEFAULT_OPTIONS:
-            run = kind.anew(executable, execution, options, client)
+            make = kind.anew if executable.goes_native else kind
+            run = make(executable, execution, options, client)
         else:
             plan, arrays = execution.plan, execution.arrays
             run = blank.again(executable, execution, plan, arrays, client)
@@ -206,7 +207,8 @@ class InProcessPreparedModel(BasePreparedModel):
         kind, executable = Run if active.recorder is None else Traced, self._executable
         blank, client = executable.blanks.get(kind), calling_client.get()
         if blank is None or options is not DEFAULT_OPTIONS:
-            run = kind.anew(executable, usual, options, client)
+            make = kind.anew if executable.goes_native else kind
+            run = make(executable, usual, options, client)
             run._arrays = tensors  # type: ignore[assignment]  # as its plan has them
         else:
             run = blank.again(executable, usual, usual.plan, tensors, client)

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
-from asyncnn.devices.executable import Executable
+from asyncnn.devices.executable import MOST_LESSONS, Executable
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.arguments import (
@@ -140,8 +140,8 @@ class Run(RunFields, Work, Completion):
         options: ExecutionOptions,
         client: Client,
     ) -> Self:
-        """Make a run, and what the next ones are copied from if they can be."""
-        if executable.goes_native and options is DEFAULT_OPTIONS and cls.is_like_others:
+        """Make a run that goes native, and what others are copied from if they can."""
+        if options is DEFAULT_OPTIONS and cls.is_like_others:
             blank = cls(executable, NOTHING_BOUND, options, LOCAL)
             del blank._executable  # which goes with the last reference to the model
             executable.blanks[cls] = blank
@@ -369,7 +369,13 @@ class Run(RunFields, Work, Completion):
         if error is None:
             if not self.ends_anywhere:
                 spread = 0 if self.preemptions else self._threads
-                executable.observe(self.computed_ns, self._cpu_ns, spread)
+                lesson, lessons = (self.computed_ns, self._cpu_ns), executable.lessons
+                if spread or executable.is_young:
+                    executable.observe(*lesson, spread)
+                else:
+                    lessons.append(lesson)
+                    if len(lessons) >= MOST_LESSONS:
+                        executable.learn()
             measure = self._options.measure
             if measure is not _NOT_MEASURED and measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns

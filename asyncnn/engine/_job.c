@@ -26,7 +26,7 @@
 #include <sys/syscall.h>
 #endif
 
-/* Of job.py, whose tests compare. */
+/* Of job.py and of devices/executable.py, whose tests compare. */
 enum {
     WORDS = 8,
     MOST_BINDINGS = 32,
@@ -186,7 +186,7 @@ typedef struct Control {
 #define NAMES(F) \
     F(requested) F(program) F(idle) F(pop) F(append) F(known_outputs) F(job) F(thread) \
     F(work) F(interrupt) F(pause) F(from_ns) F(threads) F(lanes_each) F(may_spread) \
-    F(is_on) F(result) F(output_shapes) F(learn) F(_spread) F(_finish) F(_resolve) \
+    F(is_on) F(is_young) F(result) F(output_shapes) F(learn) F(_spread) F(_finish) F(_resolve) \
     F(_tell_begun)
 
 #define NAME(name) NAME_##name,
@@ -1834,6 +1834,18 @@ Port_drain(Port *self, PyObject *ended)
     return is_listed ? Py_NewRef(Py_None) : NULL;
 }
 
+/* Call what looks at a list when all that has ended is in it. */
+static PyObject *
+Port_bring(Port *self, PyObject *args)
+{
+    PyObject *ended, *look;
+    if (!PyArg_ParseTuple(args, "O!O:bring", &PyList_Type, &ended, &look))
+        return NULL;
+    PyObject *told = Port_drain(self, ended);
+    Py_XDECREF(told);
+    return told ? PyObject_CallNoArgs(look) : NULL;
+}
+
 static PyObject *
 Port_lane(Port *self, PyObject *args)
 {
@@ -2073,8 +2085,11 @@ note_lesson(State *state, Fields *self)
     PyObject *lesson = Py_BuildValue("LL", self->computed_ns, self->cpu_ns);
     bool is_noted = lesson && !PyList_Append(lessons, lesson);
     Py_XDECREF(lesson);
-    if (!is_noted || PyList_Size(lessons) < MOST_LESSONS)
-        return is_noted;
+    int is_due = is_noted ? PyList_Size(lessons) >= MOST_LESSONS : -1;
+    if (!is_due)
+        is_due = is_true(self->objects[AT__executable], state->names[NAME_is_young]);
+    if (is_due <= 0)
+        return !is_due;
     PyObject *learnt = PyObject_CallMethodObjArgs(
         self->objects[AT__executable], state->names[NAME_learn], NULL);
     Py_XDECREF(learnt);
@@ -2284,6 +2299,7 @@ static PyType_Spec fields_spec = {
 
 static PyMethodDef port_methods[] = {
     {"drain", PLAIN(Port_drain), METH_O, NULL},
+    {"bring", PLAIN(Port_bring), METH_VARARGS, NULL},
     {"lane", PLAIN(Port_lane), METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -307,6 +307,9 @@ class IPort(Protocol):
     def drain(self, ended: list[Ended], /) -> None:
         """Read from that, and add what has ended, in this order."""
 
+    def bring(self, ended: list[Ended], look: Callable[[], object], /) -> object:
+        """Do that, then call ``look``: one call for the loop."""
+
 
 class IJob(Protocol):
     """Segments that run one after the other; it has the turns of all meanwhile."""

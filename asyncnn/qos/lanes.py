@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
@@ -84,7 +85,8 @@ class Lanes(ABC):
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
-        self._natives = NativeLanes(name, count, inbox, make_port)
+        take_back = partial(self._deliver, True)
+        self._natives = NativeLanes(name, count, inbox, make_port, take_back)
 
     @property
     def threads(self) -> int:
@@ -133,13 +135,13 @@ class Lanes(ABC):
                 if not self._lanes:  # else it waits for one of them
                     raise
 
-    def _deliver(self) -> None:
+    def _deliver(self, is_drained: bool = False) -> None:
         """Exchange what has come back from native lanes; report what has ended."""
         inbox, natives = self.inbox, self._natives
         works, returned, run_queue = inbox.works, natives.returned, self.run_queue
-        if natives.port is not None:
+        if not is_drained and natives.port is not None:
             natives.port.drain(returned)
-        elif inbox.fd >= 0:
+        elif not is_drained and inbox.fd >= 0:
             with suppress(BlockingIOError):  # it is called by something else
                 os.eventfd_read(inbox.fd)
         inbox.is_due = False

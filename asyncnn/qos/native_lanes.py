@@ -10,6 +10,7 @@ import atexit
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
@@ -43,6 +44,11 @@ class ILanePort(Protocol):
     def drain(self, ended: list[Ended], /) -> None:
         """Add what has come back."""
 
+    def bring(self, ended: list[Ended], look: Callable[[], object], /) -> object:
+        """Add what has come back, then call ``look``."""
+        self.drain(ended)
+        return look()
+
 
 class NativeLane:
     """A thread and the work that was offered to it; one of ``idle`` without any.
@@ -62,9 +68,9 @@ class NativeLane:
 class NativeLanes:
     """Up to ``count`` lanes of each kind, where ``make_port`` makes a port for these.
 
-    ``returned`` have come back, and nobody has looked at them. ``dismissed`` are those
-    that were given up with their work, ``ending`` those whose threads have yet to end.
-    What comes back wakes the loop as the inbox does. Not thread-safe.
+    ``returned`` have come back, and ``take_back`` has yet to look at them. Those that
+    are ``dismissed`` were given up with their work, the threads of those ``ending``
+    have yet to end. What comes back wakes the loop as the inbox does. Not thread-safe.
     """
 
     def __init__(
@@ -73,11 +79,13 @@ class NativeLanes:
         count: int,
         inbox: LoopInbox,
         make_port: Callable[[int], ILanePort] | None,
+        take_back: Callable[[], None],
     ) -> None:
         self._name = name
         self._count = count
         self._inbox = inbox
         self._make_port = make_port
+        self._take_back = take_back
         self.port: ILanePort | None = None
         self.returned: list[Ended] = []
         self.lanes: list[NativeLane] = []
@@ -95,6 +103,9 @@ class NativeLanes:
         try:
             if self.port is None:
                 self.port = make_port(fd)
+                self._inbox.listen_by(
+                    partial(self.port.bring, self.returned, self._take_back)
+                )
                 _open.add(self)
             nice = NICE if idle is self.idle_nice else 0
             lane = NativeLane(self.port.lane(self._name, nice), idle)

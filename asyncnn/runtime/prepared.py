@@ -274,9 +274,13 @@ class PreparedModel:
         if taken is None:
             usual = target.check.usual(inputs)
             arrays = target.check.with_buffers(inputs) if usual is None else usual
-            given = None if out is None else space.given(out)
-            spaces = target.spaces(given, make)
-            taken = (*arrays, *spaces), space.named(spaces)
+            if out is None:
+                outputs = space.allocate(make)
+                spaces: Iterable[Tensor] = outputs.values()
+            else:
+                spaces = target.spaces(space.given(out), make)
+                outputs = space.named(spaces)
+            taken = (*arrays, *spaces), outputs
             is_usual = is_usual and usual is not None
         tensors, outputs = taken
         options = DEFAULT_OPTIONS
