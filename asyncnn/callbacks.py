@@ -218,7 +218,13 @@ class ExecutionFuture(Completion, IExecutionCallback):
         """
         self._resolve(
             ExecutionResult(
-                status, output_shapes, timing, self.reason, None, self._route
+                status,
+                output_shapes,
+                timing,
+                self.reason,
+                None,
+                self._route,
+                self.is_left,
             )
         )
 

@@ -158,6 +158,8 @@ class FencedRun(Completion, IFencedExecutionCallback):
         """End it, on its loop and once, just now or at ``at_ns``."""
         self.ended_ns = at_ns or time.monotonic_ns()
         self._fenced = fenced
+        if result.is_left:
+            self.is_left = True
         self._resolve(result)
         if self._core is not None:
             self._core.resolve(self._outcome(result))
@@ -311,9 +313,8 @@ class _HalRun(FencedRun):
             if given is not None:
                 status, reason = given.status or _NONE, given.reason
                 at_ns = given.signalled_at_ns
-            shown = ExecutionResult(
-                status, (), launched, reason, None, self._callback.route
-            )
+            more = None, callback.route, callback.is_left
+            shown = ExecutionResult(status, (), launched, reason, *more)
             self.complete(shown, fenced, at_ns)
         return self._result
 

@@ -22,7 +22,7 @@ import msgspec
 
 from asyncnn.hal import interfaces
 from asyncnn.hal.versions import VersionedDevice, VersionedPreparedModel, v1_0, v1_2
-from asyncnn.tools.conformance.mutations.campaign import WORDS
+from asyncnn.tools.conformance.mutations.trial import WORDS
 from docs.generated import ROOT, GeneratedPart, table
 
 PART = GeneratedPart(

@@ -20,7 +20,7 @@ from asyncnn.hal.types import (
     OperationType,
     SymmPerChannelQuantParams,
 )
-from asyncnn.tools.conformance.random_graphs.interpreter import evaluate
+from asyncnn.tools.conformance.random_graphs.checking import evaluate
 from asyncnn.tools.conformance.vectors import Case
 
 

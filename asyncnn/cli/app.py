@@ -37,7 +37,7 @@ _FAILURES = (
 COMMANDS = {
     name: f"asyncnn.cli.{module}:{function}"
     for name, (module, function) in {
-        "demo": ("demo", "demo"),
+        "demo": ("run", "demo"),
         "run": ("run", "run"),
         "inspect": ("inspecting", "inspect"),
         "compare": ("compare", "compare"),

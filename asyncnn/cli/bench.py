@@ -9,20 +9,21 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import msgspec
 import typer
 
 from asyncnn.cli.options import (
-    InputShapeOption,
-    SettingOption,
+    Options,
     announced,
     console,
     counted,
+    parameter,
     progress,
     rounded,
     shapes_of,
+    write_json,
+    write_page,
 )
-from asyncnn.output_files import check_writable, write_file
+from asyncnn.output_files import check_writable
 from asyncnn.tools.bench.report import BenchReport, draw_table, page_of
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS, Order
 
@@ -49,7 +50,7 @@ _FILES_ARGUMENT = typer.Argument(
     show_default=False,
 )
 _FILES = _parameter("folder", Annotated[Path | None, _FILES_ARGUMENT], None)
-_INPUT_SHAPE = _parameter("input_shape", InputShapeOption, None)
+_INPUT_SHAPE = parameter(Options, "input_shape", list[str] | None, None)
 _STATEFUL_ARGUMENT = typer.Argument(
     help="Folder of .tflite files; those of pymicro-wakeword if left out.",
     show_default=False,
@@ -84,7 +85,7 @@ _SECTION = _option(
     "--section",
     help="Measure this section alone; may be repeated.",
 )
-_SETTING = _parameter("setting", SettingOption, None)
+_SETTING = parameter(Options, "setting", list[str] | None, None)
 _OUTPUT = (
     _option("json_file", Path | None, None, "--json", help="Write the report here."),
     _option(
@@ -220,13 +221,8 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
         measure = getattr(import_module(f"asyncnn.tools.bench.{module}"), function)
         report: BenchReport = rounded(measure(Order(**options)))
         _print(report)
-        if json_file is not None:
-            write_file(json_file, msgspec.json.format(msgspec.json.encode(report)))
-        if html_file is not None:
-            from asyncnn.tools.pages.drawing import draw
-
-            page = draw(page_of(name, report))
-            write_file(html_file, page)
+        write_json(json_file, report)
+        write_page(html_file, lambda: page_of(name, report))
         if check and not report.met:
             raise typer.Exit(1)
 

@@ -1,55 +1,42 @@
 """``asyncnn compare``: a model file beside the runtime of others that reads it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from asyncnn.cli import options
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.output_files import check_writable, write_file
+from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
     from asyncnn.tools.comparison import Comparison, ComparisonReport, PeerKind
 
 
 class CompareOptions(options.LoadingToCompare, frozen=True, kw_only=True):
-    """What ``asyncnn compare`` is asked to do."""
+    """What ``asyncnn compare`` is asked to do.
 
-    model: Annotated[
-        Path, typer.Argument(help="A TFLite or ONNX file, or a folder of such files.")
-    ]
-    peer: Annotated[
-        Literal["litert", "onnxruntime"],
-        typer.Option("--with", help="The runtime to compare with."),
-    ]
-    input_file: options.SamplesOption = None
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device to run on, one of asyncnn devices; by default "
-            "$ASYNCNN_DEVICE, else accelerated where it works, and reference with "
-            "--reference-kernels."
-        ),
-    ] = None
-    strict: options.StrictOption = False
-    path: options.PathOption = "async"
-    transport: options.TransportOption = "inprocess"
-    reference_kernels: Annotated[
-        bool,
-        typer.Option(
-            "--reference-kernels", help="Compare with LiteRT's reference kernels."
-        ),
-    ] = False
-    seed: options.SeedOption = 0
-    samples: Annotated[
-        int, typer.Option(min=0, help="Random inputs; 0 for given ones alone.")
-    ] = 10
-    json: options.JsonOption = False
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", help="Write a page with the table of a folder there."),
-    ] = None
+    model: A TFLite or ONNX file, or a folder of such files.
+    peer --with: The runtime to compare with.
+    device: Device to run on, one of asyncnn devices; by default $ASYNCNN_DEVICE, else
+        accelerated where it works, and reference with --reference-kernels.
+    reference_kernels: Compare with LiteRT's reference kernels.
+    samples: Random inputs; 0 for given ones alone.
+    html: Write a page with the table of a folder there.
+    """
+
+    model: options.FileArgument
+    peer: Literal["litert", "onnxruntime"]
+    input_file: Path | None = None
+    device: str | None = None
+    strict: bool = False
+    path: str = "async"
+    transport: str = "inprocess"
+    reference_kernels: bool = False
+    seed: options.Natural = 0
+    samples: options.Natural = 10
+    json: bool = False
+    html: Path | None = None
 
 
 def compare(asked: CompareOptions) -> None:
@@ -128,7 +115,6 @@ def _compare_folder(asked: CompareOptions, peer: "PeerKind") -> None:
         files_in,
         page_of,
     )
-    from asyncnn.tools.pages.drawing import draw
 
     folder = asked.model
     flags = ["--with", asked.peer, "--path", asked.path, *asked.words()]
@@ -146,8 +132,7 @@ def _compare_folder(asked: CompareOptions, peer: "PeerKind") -> None:
     report = FolderReport(str(folder), peer.title, passed, tuple(reports))
     if asked.json:
         options.print_json(report)
-    if asked.html is not None:
-        write_file(asked.html, draw(page_of(report)))
+    options.write_page(asked.html, lambda: page_of(report))
     if not passed:
         raise typer.Exit(1)
 

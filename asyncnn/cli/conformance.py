@@ -7,18 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
-import msgspec
 import typer
 
 from asyncnn.cli import options
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
-from asyncnn.output_files import check_writable, write_file
+from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
     from asyncnn.runtime.execution_options import AnyPath
-    from asyncnn.tools.conformance.mutations.campaign import Plan
     from asyncnn.tools.conformance.random_graphs import Tried
-    from asyncnn.tools.conformance.suite import AnySelection, Run, Selection
+    from asyncnn.tools.conformance.suite import AnySelection, Run
 
 _OLDEST = "auto"
 _VERSIONS = ("newest", _OLDEST)
@@ -27,80 +25,47 @@ _FRAMEWORK = "framework"
 T = TypeVar("T")
 
 
-def conformance(
-    directory: Annotated[
-        Path | None, typer.Argument(help="Folder of vector files.", show_default=False)
-    ] = None,
-    path: options.PathOption = "async,sync",
-    transport: options.TransportOption = "inprocess",
-    hal: Annotated[
-        str,
-        typer.Option(
-            metavar="newest|auto",
-            help="HAL version to speak; auto is the oldest that has the case.",
-        ),
-    ] = "newest",
-    pattern: Annotated[
-        str,
-        typer.Option(
-            "--filter", metavar="GLOB", help="Cases whose names, or files', match."
-        ),
-    ] = "*",
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Write all verdicts to this file.")
-    ] = None,
-    cache: Annotated[
-        bool, typer.Option("--cache", help="Save and load all models first.")
-    ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device to run on, one of asyncnn devices; by default "
-            "$ASYNCNN_DEVICE, or reference."
-        ),
-    ] = None,
-    socket: options.SocketOption = None,
-    through: Annotated[
-        str | None,
-        typer.Option(
-            metavar="framework",
-            help="Put a framework, with its CPU fallback, before the device.",
-        ),
-    ] = None,
-    extension: options.ExtensionOption = None,
-    mutate: Annotated[
-        bool,
-        typer.Option(
-            "--mutate", help="Try mutants of the cases, all of which are illegal."
-        ),
-    ] = False,
-    mutants: Annotated[
-        int, typer.Option(min=0, help="Mutants of each row and case; 0 for all.")
-    ] = 1,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; by default one for each core.")
-    ] = None,
-    random: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Try so many random graphs, in place of vectors."
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="S", help="Draws the same graphs again.")
-    ] = 0,
-    dump: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where a graph that fails is written; by default $ASYNCNN_DUMPS.",
-        ),
-    ] = None,
-    replay: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Try a graph that was written once more."),
-    ] = None,
-) -> None:
+class ConformanceOptions(options.Options, frozen=True, kw_only=True):
+    """What ``asyncnn conformance`` is asked to do.
+
+    directory: Folder of vector files.
+    hal newest|auto: HAL version to speak; auto is the oldest that has the case.
+    pattern --filter GLOB: Cases whose names, or files', match.
+    json: Write all verdicts to this file.
+    cache: Save and load all models first.
+    device: Device to run on, one of asyncnn devices; by default $ASYNCNN_DEVICE, or
+        reference.
+    through framework: Put a framework, with its CPU fallback, before the device.
+    mutate: Try mutants of the cases, all of which are illegal.
+    mutants: Mutants of each row and case; 0 for all.
+    workers: Processes; by default one for each core.
+    random N: Try so many random graphs, in place of vectors.
+    seed S: Draws the same graphs again.
+    dump FOLDER: Where a graph that fails is written; by default $ASYNCNN_DUMPS.
+    replay FILE: Try a graph that was written once more.
+    """
+
+    directory: Annotated[Path | None, typer.Argument(show_default=False)] = None
+    path: str = "async,sync"
+    transport: str = "inprocess"
+    hal: str = "newest"
+    pattern: str = "*"
+    json: Path | None = None
+    cache: bool = False
+    device: str | None = None
+    socket: Path | None = None
+    through: str | None = None
+    extension: list[str] | None = None
+    mutate: bool = False
+    mutants: options.Natural = 1
+    workers: options.PositiveOrNone = None
+    random: options.PositiveOrNone = None
+    seed: options.Natural = 0
+    dump: Path | None = None
+    replay: Path | None = None
+
+
+def conformance(asked: ConformanceOptions) -> None:
     """Run conformance vectors and print a table by operation and type.
 
     With --socket they go to the driver that serves it, whatever it publishes.
@@ -120,93 +85,75 @@ def conformance(
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.framework.device_registry import opener_of
     from asyncnn.tools.conformance.executing import PATHS
-    from asyncnn.tools.conformance.mutations.campaign import Plan
-    from asyncnn.tools.conformance.suite import (
-        IN_PROCESS,
-        REMOTE,
-        Run,
-        Selection,
-        specs_below,
-    )
+    from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, Run
 
-    transports = options.chosen("transport", transport, (IN_PROCESS, REMOTE))
-    paths = options.chosen("path", path, tuple(PATHS))
-    layers = (
-        options.chosen("layer", through, (_FRAMEWORK,)) if through is not None else []
-    )
-    (version,) = options.chosen("version of the HAL", hal, _VERSIONS)
-    extensions = tuple(extension or ())
+    transports = options.chosen("transport", asked.transport, (IN_PROCESS, REMOTE))
+    paths = options.chosen("path", asked.path, tuple(PATHS))
+    if asked.through is not None:
+        options.chosen("layer", asked.through, (_FRAMEWORK,))
+    (version,) = options.chosen("version of the HAL", asked.hal, _VERSIONS)
+    extensions = tuple(asked.extension or ())
     for place in extensions:
         load_extension(place)
-    if socket is not None:
-        if device is not None or extensions:
-            raise InvalidArgumentError("a driver that runs has its own device")
+    if asked.socket is not None:
         transports = [REMOTE]
-    if random is not None or replay is not None:
-        if mutate or cache or directory is not None or (random and replay):
-            raise InvalidArgumentError(
-                "random graphs are tried by themselves",
-                hint="leave out the folder, --cache and --mutate, and --random "
-                "beside --replay",
-            )
-    elif directory is None:
-        raise InvalidArgumentError(
-            "there is nothing to run", hint="give a folder of vectors, or --random N"
-        )
-    if mutate and (device not in (None, "reference") or layers):
-        raise InvalidArgumentError("mutants are for the reference device itself")
-    name = device or default_device_name(exact=True)
+    _refuse_contradictions(asked)
+    name = asked.device or default_device_name(exact=True)
     opener_of(name)
-    served = None if socket is None else str(socket)
-    check_writable(json)
-    if directory is None:
-        selection = Selection(
-            socket=served,
-            extensions=extensions,
-            device=name,
-            through_framework=bool(layers),
-        )
-        drawn = replay or (random or 0, seed, dump)
-        totals = _try_graphs(selection, transports, paths, drawn, json)
-    elif mutate:
-        specs = specs_below(directory)
-        plan = Plan(
-            limit=mutants or None, pattern=pattern, extensions=extensions, socket=served
-        )
-        totals = _mutate(specs, transports, plan, json, workers)
-    else:
-        specs = specs_below(directory)
-        run = Run(
-            paths=paths,
-            pattern=pattern,
-            extensions=extensions,
-            device=name,
-            socket=served,
-            oldest=version == _OLDEST,
-            cached=cache,
-            through_framework=bool(layers),
-        )
-        totals = _run(specs, transports, run, json, workers)
+    check_writable(asked.json)
+    run = Run(
+        paths=paths,
+        pattern=asked.pattern,
+        extensions=extensions,
+        device=name,
+        socket=None if asked.socket is None else str(asked.socket),
+        oldest=version == _OLDEST,
+        cached=asked.cache,
+        through_framework=asked.through is not None,
+    )
+    work = _run if not asked.mutate else _mutate
+    totals = (_try_graphs if asked.directory is None else work)(asked, run, transports)
     typer.echo(", ".join(f"{count} {outcome}" for outcome, count in totals.items()))
     if totals["failed"]:
         raise typer.Exit(1)
 
 
-def _run(
-    specs: Sequence[Path],
-    transports: Sequence[str],
-    run: "Run",
-    json: Path | None,
-    workers: int | None,
-) -> dict[str, int]:
-    from asyncnn.tools.conformance.suite import run_specs
+def _refuse_contradictions(asked: ConformanceOptions) -> None:
+    """Refuse options that have no meaning together.
 
-    each = partial(run_specs, specs, workers=workers)
+    :raises InvalidArgumentError: if there are any, or nothing to run.
+    """
+    if asked.socket is not None and (asked.device is not None or asked.extension):
+        raise InvalidArgumentError("a driver that runs has its own device")
+    if asked.random is not None or asked.replay is not None:
+        others = asked.mutate or asked.cache or asked.directory is not None
+        if others or (asked.random and asked.replay):
+            raise InvalidArgumentError(
+                "random graphs are tried by themselves",
+                hint="leave out the folder, --cache and --mutate, and --random "
+                "beside --replay",
+            )
+    elif asked.directory is None:
+        raise InvalidArgumentError(
+            "there is nothing to run", hint="give a folder of vectors, or --random N"
+        )
+    if asked.mutate and (asked.device not in (None, "reference") or asked.through):
+        raise InvalidArgumentError("mutants are for the reference device itself")
+
+
+def _run(
+    asked: ConformanceOptions, run: "Run", transports: Sequence[str]
+) -> dict[str, int]:
+    from asyncnn.tools.conformance.suite import run_specs, specs_below
+
+    assert asked.directory is not None
+    specs = specs_below(asked.directory)
+    each = partial(run_specs, specs, workers=asked.workers)
     verdicts = _on_each("conformance", transports, run, len(specs), each)
     if not verdicts:
         raise InvalidArgumentError(f"no case matches {run.pattern!r}")
     verdicts.sort(key=lambda v: (v.spec, v.case, v.path, v.transport))
-    _write(json, verdicts)
+    options.write_json(asked.json, verdicts)
     rows: dict[tuple[str, str], Counter[str]] = {}
     for verdict in sorted(verdicts, key=lambda v: (v.operation, v.type)):
         counts = rows.setdefault((verdict.operation, verdict.type), Counter())
@@ -221,13 +168,9 @@ def _run(
 
 
 def _try_graphs(
-    selection: "Selection",
-    transports: Sequence[str],
-    paths: Sequence[str],
-    drawn: "Path | tuple[int, int, Path | None]",
-    json: Path | None,
+    asked: ConformanceOptions, run: "Run", transports: Sequence[str]
 ) -> dict[str, int]:
-    """Try a file, or as many graphs, by a seed, whose dumps go to a folder."""
+    """Try a file, or random graphs, whose dumps go to a folder."""
     import anyio
 
     from asyncnn.tools.conformance.suite import OUTCOMES, reached
@@ -240,18 +183,19 @@ def _try_graphs(
             f"random graphs need {error.name}, which is not installed",
             hint="pip install asyncnn[conformance]",
         ) from error
-    if not isinstance(drawn, Path):
-        check_dumps(drawn[2])
+    most = asked.random or 1
+    if asked.replay is None:
+        check_dumps(asked.dump)
     found: list[Tried] = []
     totals = dict.fromkeys(OUTCOMES, 0)
     for transport in transports:
-        with reached(selection, transport) as here:
-            for path in paths:
+        with reached(run, transport) as here:
+            for path in run.paths:
                 way = cast("AnyPath", path)
-                if isinstance(drawn, Path):
-                    most, work = 1, partial(replay, here, way, drawn)
+                if asked.replay is None:
+                    work = partial(search, here, way, most, asked.seed, asked.dump)
                 else:
-                    most, work = drawn[0], partial(search, here, way, *drawn)
+                    work = partial(replay, here, way, asked.replay)
                 try:
                     tried = anyio.run(work)
                 except AsyncnnError as error:
@@ -260,15 +204,15 @@ def _try_graphs(
                     typer.echo(f"not tried [{path}, {transport}]: {error}")
                     continue
                 found.append(tried)
-                _write(json, found)
-                _tell(tried, most, selection)
+                options.write_json(asked.json, found)
+                _tell(tried, most, run)
                 failed = int(bool(tried.problem))
                 totals["passed"] += tried.graphs - failed
                 totals["failed"] += failed
     return totals
 
 
-def _tell(tried: "Tried", most: int, selection: "Selection") -> None:
+def _tell(tried: "Tried", most: int, run: "Run") -> None:
     """Print how ``most`` graphs went at most, and how the one that failed is tried."""
     how = f"{tried.path}, {tried.transport}"
     count = options.counted(tried.graphs, "graph")
@@ -281,29 +225,30 @@ def _tell(tried: "Tried", most: int, selection: "Selection") -> None:
     if tried.model:
         command = ["asyncnn", "conformance", "--replay", tried.model]
         command += ["--path", tried.path, "--transport", tried.transport]
-        if selection.socket is not None:
-            command += ["--socket", selection.socket]
-        else:
-            command += ["--device", selection.device]
+        command += ["--socket", run.socket] if run.socket else ["--device", run.device]
         typer.echo(f"try it again with: {shlex.join(command)}")
 
 
 def _mutate(
-    specs: Sequence[Path],
-    transports: Sequence[str],
-    plan: "Plan",
-    json: Path | None,
-    workers: int | None,
+    asked: ConformanceOptions, run: "Run", transports: Sequence[str]
 ) -> dict[str, int]:
-    from asyncnn.tools.conformance.mutations.campaign import WORDS
-    from asyncnn.tools.conformance.mutations.trial import run_mutants
+    from asyncnn.tools.conformance.mutations.trial import WORDS, Plan, run_mutants
+    from asyncnn.tools.conformance.suite import specs_below
 
-    each = partial(run_mutants, specs, workers=workers)
+    assert asked.directory is not None
+    specs = specs_below(asked.directory)
+    plan = Plan(
+        limit=asked.mutants or None,
+        pattern=run.pattern,
+        extensions=run.extensions,
+        socket=run.socket,
+    )
+    each = partial(run_mutants, specs, workers=asked.workers)
     results = _on_each("mutants", transports, plan, len(specs) + 1, each)
     if not any(result.case for result in results):
         raise InvalidArgumentError(f"no case matches {plan.pattern!r}")
     results.sort(key=lambda t: (t.spec, t.case, t.transport))
-    _write(json, results)
+    options.write_json(asked.json, results)
     rows = {row: Counter[str]() for row in WORDS.items()}
     skipped: Counter[tuple[str, str]] = Counter()
     for result in results:
@@ -340,11 +285,6 @@ def _on_each(
             for batch in options.progress(run(here), f"{what}, {transport}", total):
                 found.extend(batch)
     return found
-
-
-def _write(file: Path | None, records: Sequence[msgspec.Struct]) -> None:
-    if file is not None:
-        write_file(file, msgspec.json.format(msgspec.json.encode(records)))
 
 
 def _print(

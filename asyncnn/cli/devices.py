@@ -2,13 +2,13 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 from msgspec.structs import replace
 
-from asyncnn.cli.options import JsonOption, SocketOption, console, print_json, progress
+from asyncnn.cli.options import Options, console, print_json, progress
 from asyncnn.hal.errors import GeneralFailureError, failure_of
 from asyncnn.hal.types import OperandType
 
@@ -35,19 +35,23 @@ class DeviceReport(msgspec.Struct, frozen=True):
     is_default: bool = False
 
 
-def devices(
-    socket: Annotated[
-        Path | None,
-        typer.Option(help="Show the device of the driver that serves this socket."),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+class DevicesOptions(Options, frozen=True, kw_only=True):
+    """What ``asyncnn devices`` is asked to do.
+
+    socket: Show the device of the driver that serves this socket.
+    """
+
+    socket: Path | None = None
+    json: bool = False
+
+
+def devices(asked: DevicesOptions) -> None:
     """List the devices with their versions, types and capabilities."""
     import anyio
     from rich.table import Column, Table
 
-    reports = anyio.run(_discover, socket)
-    if json:
+    reports = anyio.run(_discover, asked.socket)
+    if asked.json:
         print_json(reports)
         return
     name = Column("device", no_wrap=True)
@@ -65,7 +69,7 @@ def devices(
         if report.is_default:
             typer.echo(f"default: {report.name}")
     console().print("float32 and quant8: execution time relative to the CPU")
-    if socket is None:
+    if asked.socket is None:
         from asyncnn.engine.job import Port
 
         lanes = "native lanes" if Port else "lanes of Python: nothing was compiled"
@@ -107,21 +111,22 @@ def _describe(device: "Device", origin: str = "asyncnn") -> DeviceReport:
     )
 
 
-def capabilities(
-    measure: Annotated[
-        bool,
-        typer.Option("--measure", help="Measure, unless that was done here before."),
-    ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Measure, even if that was done.")
-    ] = False,
-    models: Annotated[
-        bool,
-        typer.Option(help="Measure the accelerated device by reference models, too."),
-    ] = True,
-    socket: SocketOption = None,
-    json: JsonOption = False,
-) -> None:
+class CapabilitiesOptions(Options, frozen=True, kw_only=True):
+    """What ``asyncnn capabilities`` is asked to do.
+
+    measure: Measure, unless that was done here before.
+    again: Measure, even if that was done.
+    models: Measure the accelerated device by reference models, too.
+    """
+
+    measure: bool = False
+    again: bool = False
+    models: bool = True
+    socket: Path | None = None
+    json: bool = False
+
+
+def capabilities(asked: CapabilitiesOptions) -> None:
     """Show or measure how fast the reference device is beside plain NumPy.
 
     The accelerated device is measured beside it by MobileNets and networks for
@@ -139,21 +144,22 @@ def capabilities(
 
     measuring = partial(
         measure_capabilities,
-        models=models,
+        models=asked.models,
         progress=partial(progress, description="measuring"),
     )
-    if socket is not None:
-        chosen = anyio.run(partial(measuring, socket=socket))
-        _show(CapabilitiesReport.of(chosen), json=json, whose=f"the driver at {socket}")
+    if asked.socket is not None:
+        chosen = anyio.run(partial(measuring, socket=asked.socket))
+        whose = f"the driver at {asked.socket}"
+        _show(CapabilitiesReport.of(chosen), json=asked.json, whose=whose)
         return
     found, ignored = _found()
-    if again or (measure and found is None):
+    if asked.again or (asked.measure and found is None):
         check_kept()
         found = anyio.run(measuring)
-        _show(CapabilitiesReport.of(found), json=json)
+        _show(CapabilitiesReport.of(found), json=asked.json)
         store_measurement(found)
     else:
-        _show(CapabilitiesReport.of(found, ignored), json=json)
+        _show(CapabilitiesReport.of(found, ignored), json=asked.json)
 
 
 def _found() -> "tuple[CapabilityMeasurement | None, str]":

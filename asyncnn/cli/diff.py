@@ -9,7 +9,7 @@ import typer
 
 from asyncnn.cli import options
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.output_files import check_writable, write_file
+from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
     from asyncnn.tools.differing.difference_report import (
@@ -24,47 +24,30 @@ _REPEAT = "repeat it with: "
 
 
 class DiffOptions(options.LoadingToCompare, frozen=True, kw_only=True):
-    """What ``asyncnn diff`` is asked to do."""
+    """What ``asyncnn diff`` is asked to do.
 
-    model: Annotated[
-        Path,
-        typer.Argument(help="A .tflite, .onnx or .asyncnn file; or a .json of --json."),
-    ]
-    against: Annotated[
-        Path | None,
-        typer.Argument(help="Another kind of the network, for the second side."),
-    ] = None
-    between: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Two of: devices, litert, onnxruntime. By default "
-            "reference,accelerated, or reference twice for two models.",
-        ),
-    ] = None
-    input_file: options.SamplesOption = None
-    samples: Annotated[
-        int, typer.Option(min=1, help="Random inputs, without --input.")
-    ] = 3
-    seed: options.SeedOption = 0
-    reference_kernels: Annotated[
-        bool,
-        typer.Option("--reference-kernels", help="Use LiteRT's reference kernels."),
-    ] = False
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="F.npz",
-            help="Write the inputs of the operation found, and a model of it beside.",
-        ),
-    ] = None
-    every: Annotated[
-        bool, typer.Option("--all", help="List operations that do not differ, too.")
-    ] = False
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page that shows it to this file.")
-    ] = None
-    json: options.JsonOption = False
+    model: A .tflite, .onnx or .asyncnn file; or a .json of --json.
+    against: Another kind of the network, for the second side.
+    between A,B: Two of: devices, litert, onnxruntime. By default
+        reference,accelerated, or reference twice for two models.
+    samples: Random inputs, without --input.
+    reference_kernels: Use LiteRT's reference kernels.
+    save F.npz: Write the inputs of the operation found, and a model of it beside.
+    every --all: List operations that do not differ, too.
+    html: Write a page that shows it to this file.
+    """
+
+    model: options.FileArgument
+    against: Annotated[Path | None, typer.Argument()] = None
+    between: str | None = None
+    input_file: Path | None = None
+    samples: options.Positive = 3
+    seed: options.Natural = 0
+    reference_kernels: bool = False
+    save: Path | None = None
+    every: bool = False
+    html: Path | None = None
+    json: bool = False
 
 
 def diff(asked: DiffOptions) -> None:
@@ -79,7 +62,7 @@ def diff(asked: DiffOptions) -> None:
     Exits with 1 if an operation or an output is out of tolerance, with 2 on bad
     input.
     """
-    from asyncnn.tools.differing.difference_report import read_report
+    from asyncnn.tools.differing.difference_report import page_of, read_report
 
     if asked.save is not None and asked.save.suffix != ".npz":
         raise InvalidArgumentError(
@@ -90,8 +73,7 @@ def diff(asked: DiffOptions) -> None:
         report = read_report(asked.model)
     else:
         report = _found(asked)
-    if asked.html is not None:
-        _write_page(report, asked.html)
+    options.write_page(asked.html, lambda: page_of(report, list(_verdict(report))))
     if asked.json:
         options.print_json(report)
     else:
@@ -132,14 +114,6 @@ def _found(asked: DiffOptions) -> "DifferenceReport":
         options=tuple(asked.words()),
     )
     return anyio.run(answer, inquiry, _tell)
-
-
-def _write_page(report: "DifferenceReport", path: Path) -> None:
-    from asyncnn.tools.differing.page import page_of
-    from asyncnn.tools.pages.drawing import draw
-
-    page = draw(page_of(report, list(_verdict(report))))
-    write_file(path, page)
 
 
 def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -31,30 +31,20 @@ SVG, TEXTS = ".svg", (".dot", ".gv")
 
 
 class GraphOptions(options.Loading, frozen=True, kw_only=True):
-    """What ``asyncnn graph`` is asked to do."""
+    """What ``asyncnn graph`` is asked to do.
 
-    model: options.ModelArgument
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device whose support is marked, one of asyncnn devices; by default "
-            "the one that runs it."
-        ),
-    ] = None
-    strict: options.StrictOption = False
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Show constants and temporaries as nodes, too."),
-    ] = False
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write here; a .svg file is drawn, for which Graphviz is needed.",
-        ),
-    ] = None
+    device: Device whose support is marked, one of asyncnn devices; by default the one
+        that runs it.
+    full: Show constants and temporaries as nodes, too.
+    output --output -o FILE: Write here; a .svg file is drawn, for which Graphviz is
+        needed.
+    """
+
+    model: options.FileArgument
+    device: str | None = None
+    strict: bool = False
+    full: bool = False
+    output: Path | None = None
 
 
 def graph(asked: GraphOptions) -> None:

@@ -7,10 +7,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from asyncnn.cli.options import (
-    JsonOption,
+    FileArgument,
     Loading,
-    ModelArgument,
-    StrictOption,
     console,
     constants_of,
     counted,
@@ -31,9 +29,9 @@ _MOST_CHARACTERS = 60
 class InspectOptions(Loading, frozen=True, kw_only=True):
     """What ``asyncnn inspect`` is asked to do."""
 
-    model: ModelArgument
-    strict: StrictOption = False
-    json: JsonOption = False
+    model: FileArgument
+    strict: bool = False
+    json: bool = False
 
 
 def inspect(asked: InspectOptions) -> None:

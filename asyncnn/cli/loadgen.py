@@ -6,31 +6,30 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from typer.core import TyperGroup
 
 from asyncnn.cli import EXIT_INTERRUPTED
 from asyncnn.cli.options import (
-    ExtensionOption,
-    InputShapeOption,
-    JsonOption,
+    FileArgument,
     Loading,
-    ModelArgument,
+    Options,
+    Positive,
     announced,
     chosen,
     console,
     flattened,
     print_json,
     rounded,
+    write_json,
 )
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.input_files import call_abandonable, in_one
-from asyncnn.output_files import check_writable, write_file
+from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
-    from asyncnn.tools.loadgen.runs import JudgedRunReport
+    from asyncnn.tools.loadgen.judge import JudgedRunReport
 
 _RUN = "run"
 _SCENARIOS = "SingleStream", "MultiStream", "Server", "Offline"
@@ -67,50 +66,37 @@ loadgen = typer.Typer(
 )
 
 
-class LoadgenOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``asyncnn loadgen MODEL`` is asked to do."""
+class LoadgenOptions(Options, frozen=True, kw_only=True):
+    """What ``asyncnn loadgen MODEL`` is asked to do.
 
-    model: ModelArgument
-    scenario: Annotated[str, typer.Option(help=f"One of {', '.join(_SCENARIOS)}.")] = (
-        "SingleStream"
-    )
-    device: Annotated[
-        str | None,
-        typer.Option(help="Device to run on; by default $ASYNCNN_DEVICE or the best."),
-    ] = None
-    transport: Annotated[
-        str, typer.Option(help="Ways to the device: inprocess, remote.")
-    ] = "inprocess"
-    path: Annotated[
-        str,
-        typer.Option(help="How queries get there: threadsafe, async, sync, burst, ..."),
-    ] = "threadsafe"
-    target_qps: Annotated[
-        float | None,
-        typer.Option(help="Rate of Server queries; what to expect of Offline."),
-    ] = None
-    latency_bound_ms: Annotated[
-        float, typer.Option(help="What 99 % of Server queries may take.")
-    ] = 100.0
-    queries: Annotated[
-        int, typer.Option(min=1, max=_MOST, help="Queries at least.")
-    ] = 100
-    seconds: Annotated[
-        float, typer.Option(min=0, max=_MOST, help="Duration at least.")
-    ] = 10.0
-    accuracy: Annotated[
-        bool, typer.Option("--accuracy", help="Judge answers, not times.")
-    ] = False
-    input_file: Annotated[
-        Path | None,
-        typer.Option("--input", help="An .npz file: input_K, labels or output_K."),
-    ] = None
-    log_dir: Annotated[
-        Path | None, typer.Option(help="Keep LoadGen's own logs in this folder.")
-    ] = None
-    extension: ExtensionOption = None
-    input_shape: InputShapeOption = None
-    json: JsonOption = False
+    scenario: One of SingleStream, MultiStream, Server, Offline.
+    device: Device to run on; by default $ASYNCNN_DEVICE or the best.
+    transport: Ways to the device: inprocess, remote.
+    path: How queries get there: threadsafe, async, sync, burst, ...
+    target_qps: Rate of Server queries; what to expect of Offline.
+    latency_bound_ms: What 99 % of Server queries may take.
+    queries: Queries at least.
+    seconds: Duration at least.
+    accuracy: Judge answers, not times.
+    input_file --input: An .npz file: input_K, labels or output_K.
+    log_dir: Keep LoadGen's own logs in this folder.
+    """
+
+    model: FileArgument
+    scenario: str = "SingleStream"
+    device: str | None = None
+    transport: str = "inprocess"
+    path: str = "threadsafe"
+    target_qps: float | None = None
+    latency_bound_ms: float = 100.0
+    queries: Annotated[int, typer.Option(min=1, max=_MOST)] = 100
+    seconds: Annotated[float, typer.Option(min=0, max=_MOST)] = 10.0
+    accuracy: bool = False
+    input_file: Path | None = None
+    log_dir: Path | None = None
+    extension: list[str] | None = None
+    input_shape: list[str] | None = None
+    json: bool = False
 
 
 @loadgen.command(_RUN)
@@ -133,9 +119,8 @@ def run(asked: LoadgenOptions) -> None:
     import anyio
 
     from asyncnn.tools.loadgen import Scenario, loadgen_module
-    from asyncnn.tools.loadgen.judge import check_log_folder
+    from asyncnn.tools.loadgen.judge import JudgedRunOptions, check_log_folder, run_all
     from asyncnn.tools.loadgen.library import Library
-    from asyncnn.tools.loadgen.runs import JudgedRunOptions, run_all
     from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
 
     loadgen_module()
@@ -228,32 +213,29 @@ def _print_run(report: "JudgedRunReport") -> None:
             typer.echo(f"  {reason}")
 
 
-class LoadgenCompareOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``asyncnn loadgen compare`` is asked to do."""
+class LoadgenCompareOptions(Options, frozen=True, kw_only=True):
+    """What ``asyncnn loadgen compare`` is asked to do.
 
-    models: Annotated[
-        list[Path] | None,
-        typer.Argument(help="TFLite files; MobileNets v1 of 96 x 96 if left out."),
-    ] = None
-    scenario: Annotated[
-        str, typer.Option(metavar="NAME,...", help="What to measure.")
-    ] = "SingleStream,Offline,Server,tiny"
-    system: Annotated[
-        str,
-        typer.Option(metavar="NAME,...", help="Systems to measure, or all of them."),
-    ] = "all"
-    device: Annotated[
-        str, typer.Option(help="Device to run on, one of asyncnn devices.")
-    ] = "accelerated"
-    queries: Annotated[int, typer.Option(min=1, help="Queries of each run.")] = 3000
-    passes: Annotated[int, typer.Option(min=1, help="Interleaved passes.")] = 3
-    rounds: Annotated[int, typer.Option(min=1, help="Passes of SingleStream.")] = 5
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")
-    ] = False
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the report here.")
-    ] = None
+    models: TFLite files; MobileNets v1 of 96 x 96 if left out.
+    scenario NAME,...: What to measure.
+    system NAME,...: Systems to measure, or all of them.
+    device: Device to run on, one of asyncnn devices.
+    queries: Queries of each run.
+    passes: Interleaved passes.
+    rounds: Passes of SingleStream.
+    check: Exit with 1 if a goal is missed.
+    json_file --json: Write the report here.
+    """
+
+    models: Annotated[list[Path] | None, typer.Argument()] = None
+    scenario: str = "SingleStream,Offline,Server,tiny"
+    system: str = "all"
+    device: str = "accelerated"
+    queries: Positive = 3000
+    passes: Positive = 3
+    rounds: Positive = 5
+    check: bool = False
+    json_file: Path | None = None
 
 
 @loadgen.command("compare")
@@ -304,8 +286,7 @@ def compare(asked: LoadgenCompareOptions) -> None:
             out.print(part)
     for line in (*report.notes(), f"LoadGen {report.loadgen}", str(report.environment)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
-    if asked.json_file is not None:
-        write_file(asked.json_file, msgspec.json.format(msgspec.json.encode(report)))
+    write_json(asked.json_file, report)
     if asked.check and not report.met:
         raise typer.Exit(1)
 

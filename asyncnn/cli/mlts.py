@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from asyncnn.cli import options
@@ -26,92 +25,54 @@ _NOT_REACHED = "not measured"
 _CLEAR_LINE = "\r\x1b[2K"
 
 
-class MltsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``asyncnn mlts`` is asked to do."""
+class MltsOptions(options.Options, frozen=True, kw_only=True):
+    """What ``asyncnn mlts`` is asked to do.
 
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Folder of .tflite, .onnx and .asyncnn files, or one of them.",
-            show_default=False,
-        ),
-    ] = None
-    builtin: Annotated[
-        bool,
-        typer.Option(
-            "--builtin", help="Add MobileNets, speech recognition and synthesis."
-        ),
-    ] = False
-    pattern: Annotated[
-        str, typer.Option("--filter", metavar="GLOB", help="Models whose names match.")
-    ] = "*"
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Devices to measure, of asyncnn devices, or all; repeatable. By "
-            "default all but samples.",
-        ),
-    ] = None
-    socket: options.SocketOption = None
-    path: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH,...",
-            show_default="all",
-            help="HAL calls to use: async, sync, burst or fenced, and session for "
-            "models with state.",
-        ),
-    ] = "async,sync,burst,fenced,session"
-    transport: options.TransportOption = "inprocess,remote"
-    peers: Annotated[
-        bool, typer.Option(help="Measure LiteRT and ONNX Runtime beside them.")
-    ] = True
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="F.npz|KIND=FOLDER",
-            help="Inputs and labels, for top-k; or a data set as it is published: "
-            "open-images, cmu-arctic or librispeech.",
-        ),
-    ] = None
-    accuracy: Annotated[
-        bool | None,
-        typer.Option(
-            help="Insist on outputs being judged, or judge none; by default those "
-            "that there is something for.",
-            show_default=False,
-        ),
-    ] = None
-    lsb: options.LsbOption = 1
-    rtol: options.RtolOption = None
-    atol: options.AtolOption = None
-    runs: Annotated[
-        int, typer.Option(min=1, help="Runs of a model on each way, at most.")
-    ] = 100
-    seconds: Annotated[
-        float, typer.Option(min=0.0, help="Seconds of these runs, at most.")
-    ] = 1.0
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.")
-    ] = None
-    csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write the suite's columns there.")
-    ] = None
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page with plots there.")
-    ] = None
-    opens: Annotated[
-        bool, typer.Option("--open", help="Show the page of --html in a browser.")
-    ] = False
-    history: Annotated[
-        list[Path] | None,
-        typer.Option(help="An earlier JSON file, for the page; repeatable."),
-    ] = None
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", help="Report on this JSON file, measuring nothing."),
-    ] = None
+    folder: Folder of .tflite, .onnx and .asyncnn files, or one of them.
+    builtin: Add MobileNets, speech recognition and synthesis.
+    pattern --filter GLOB: Models whose names match.
+    device NAME,...: Devices to measure, of asyncnn devices, or all; repeatable. By
+        default all but samples.
+    path PATH,...: HAL calls to use: async, sync, burst or fenced, and session for
+        models with state.
+    peers: Measure LiteRT and ONNX Runtime beside them.
+    dataset F.npz|KIND=FOLDER: Inputs and labels, for top-k; or a data set as it is
+        published: open-images, cmu-arctic or librispeech.
+    accuracy: Insist on outputs being judged, or judge none; by default those that there
+        is something for.
+    runs: Runs of a model on each way, at most.
+    seconds: Seconds of these runs, at most.
+    json: Write all figures to this file.
+    csv: Write the suite's columns there.
+    html: Write a page with plots there.
+    opens --open: Show the page of --html in a browser.
+    history: An earlier JSON file, for the page; repeatable.
+    source --from: Report on this JSON file, measuring nothing.
+    """
+
+    folder: Annotated[Path | None, typer.Argument(show_default=False)] = None
+    builtin: bool = False
+    pattern: str = "*"
+    device: list[str] | None = None
+    socket: Path | None = None
+    path: Annotated[str, typer.Option(show_default="all")] = (
+        "async,sync,burst,fenced,session"
+    )
+    transport: str = "inprocess,remote"
+    peers: bool = True
+    dataset: str | None = None
+    accuracy: Annotated[bool | None, typer.Option(show_default=False)] = None
+    lsb: options.Natural = 1
+    rtol: float | None = None
+    atol: float | None = None
+    runs: options.Positive = 100
+    seconds: Annotated[float, typer.Option(min=0.0)] = 1.0
+    json: Path | None = None
+    csv: Path | None = None
+    html: Path | None = None
+    opens: bool = False
+    history: list[Path] | None = None
+    source: Path | None = None
 
 
 def mlts(asked: MltsOptions) -> None:
@@ -367,17 +328,15 @@ def _needs(row: "Row", preparation: "Preparation") -> str:
 def _write(
     report: "SuiteReport", earlier: "Sequence[SuiteReport]", asked: MltsOptions
 ) -> None:
+    from asyncnn.tools.mlts.suite_page import page_of
+
     if asked.json is not None:
         report.write(asked.json)
     if asked.csv is not None:
         from asyncnn.tools.mlts.suite_csv import csv_of
 
         write_file(asked.csv, csv_of(report))
-    if asked.html is not None:
-        from asyncnn.tools.mlts.suite_page import page_of
-        from asyncnn.tools.pages.drawing import draw
-
-        write_file(asked.html, draw(page_of(report, earlier)))
+    options.write_page(asked.html, lambda: page_of(report, earlier))
     written = [str(each) for each in (asked.json, asked.csv, asked.html) if each]
     if written:
         count = options.counted(len(report.rows), "row")

@@ -7,10 +7,12 @@ command line loads this module, even one that only asks for help.
 import errno
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import wraps
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -19,6 +21,8 @@ from typing import (
     TypeAlias,
     TypeVar,
     cast,
+    get_args,
+    get_origin,
     get_type_hints,
 )
 
@@ -28,111 +32,57 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.errors import counted as counted
+from asyncnn.output_files import write_file
 
 if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.model import NamedModel, TensorInfo
+    from asyncnn.tools.pages import Page
     from asyncnn.tools.samples import Sample, Tolerance
 
-ExtensionOption: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--extension",
-        metavar="MODULE:ATTRIBUTE|NAME",
-        help="An Extension to import, or an installed one to use; repeatable.",
-    ),
-]
-
-ModelArgument: TypeAlias = Annotated[
-    Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")
-]
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-SeedOption: TypeAlias = Annotated[
-    int, typer.Option(min=0, help="Seed of the random inputs.")
-]
-
-SettingOption: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--setting",
-        metavar="NAME=VALUE",
-        help="A setting of the device; repeatable. Goes before those of a file.",
-    ),
-]
-
-InputShapeOption: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input-shape",
-        metavar="NAME=N,N,...",
-        help="Shape of an input, in place of what the file says; repeatable.",
-    ),
-]
-
-ConstantOption: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--constant",
-        metavar="NAME=N,N,...",
-        help="Value of an input of an ONNX file that is always the same; repeatable.",
-    ),
-]
-
-StrictOption: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--strict",
-        help="Translate the file into the HAL's own operations, for any device.",
-    ),
-]
-
-PathOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="PATH,...", help="HAL calls to use: async, sync, burst or fenced."
-    ),
-]
-TransportOption: TypeAlias = Annotated[
-    str,
-    typer.Option(metavar="WAY,...", help="Ways to the device: inprocess or remote."),
-]
-SocketOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH", help="Take the driver that serves this socket, as it runs."
-    ),
-]
-SamplesOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--input",
-        help="An .npz file with input_K or input_K.NAME, or an .npy file with the "
-        "only input of one sample.",
-    ),
-]
-
-LsbOption: TypeAlias = Annotated[
-    int, typer.Option(min=0, help="Steps that quantised outputs may be off.")
-]
-RtolOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(help="Relative tolerance of float outputs, 6e-7 as in the HAL."),
-]
-AtolOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        help="Absolute tolerance, times the largest output beyond 1; "
-        "the HAL's is 1e-5, whatever the outputs."
-    ),
-]
+Natural: TypeAlias = Annotated[int, typer.Option(min=0)]
+Positive: TypeAlias = Annotated[int, typer.Option(min=1)]
+PositiveOrNone: TypeAlias = Annotated[int | None, typer.Option(min=1)]
+FileArgument: TypeAlias = Annotated[Path, typer.Argument()]
 
 
-class Loading(msgspec.Struct, frozen=True, kw_only=True):
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command is asked to do.
+
+    Lines of its docstring say what an option is: its name, flags that differ from that,
+    what its value is called, and a colon before the help. These here hold for all
+    commands that have such a field and say nothing else of it.
+
+    atol: Absolute tolerance, times the largest output beyond 1; the HAL's is 1e-5,
+        whatever the outputs.
+    constant NAME=N,N,...: Value of an input of an ONNX file that is always the same;
+        repeatable.
+    extension MODULE:ATTRIBUTE|NAME: An Extension to import, or an installed one to use;
+        repeatable.
+    input_file --input: An .npz file with input_K or input_K.NAME, or an .npy file with
+        the only input of one sample.
+    input_shape NAME=N,N,...: Shape of an input, in place of what the file says;
+        repeatable.
+    json: Print JSON.
+    lsb: Steps that quantised outputs may be off.
+    model: A .tflite, .onnx or .asyncnn file.
+    path PATH,...: HAL calls to use: async, sync, burst or fenced.
+    rtol: Relative tolerance of float outputs, 6e-7 as in the HAL.
+    seed: Seed of the random inputs.
+    setting NAME=VALUE: A setting of the device; repeatable. Goes before those of a
+        file.
+    socket PATH: Take the driver that serves this socket, as it runs.
+    strict: Translate the file into the HAL's own operations, for any device.
+    transport WAY,...: Ways to the device: inprocess or remote.
+    """
+
+
+class Loading(Options, frozen=True, kw_only=True):
     """Options of commands that load a model."""
 
-    extension: ExtensionOption = None
-    input_shape: InputShapeOption = None
-    constant: ConstantOption = None
+    extension: list[str] | None = None
+    input_shape: list[str] | None = None
+    constant: list[str] | None = None
 
     def load(
         self, path: Path, states: Sequence[str] = (), *, strict: bool
@@ -169,9 +119,9 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True):
 class LoadingToCompare(Loading, frozen=True, kw_only=True):
     """Options of commands that compare what a model gives."""
 
-    lsb: LsbOption = 1
-    rtol: RtolOption = None
-    atol: AtolOption = None
+    lsb: Natural = 1
+    rtol: float | None = None
+    atol: float | None = None
 
     def tolerance(self) -> "Tolerance":
         """Return what they ask for; what they leave open is the HAL's.
@@ -204,19 +154,42 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     def call(**given: Any) -> None:
         command(kind(**given))
 
-    call.__signature__ = Signature(  # type: ignore[attr-defined]
-        [
-            Parameter(
-                field.name,
-                Parameter.KEYWORD_ONLY,
-                default=Parameter.empty if field.required else field.default,
-                annotation=hints[field.name],
-            )
-            for field in msgspec.structs.fields(kind)
-        ]
-    )
+    parameters = [
+        parameter(kind, field.name, hints[field.name], field.default)
+        for field in msgspec.structs.fields(kind)
+    ]
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {}
     return call
+
+
+_SAID = re.compile(r"^(\w+)((?: \S*[^\s:])*?): (.+(?:\n {4}.+)*)", re.MULTILINE)
+"""What a docstring says of a field: its name, words on how it is given, and help."""
+
+
+def parameter(kind: type[Options], name: str, hint: Any, default: Any) -> Parameter:
+    """Return an option, or an argument, as docstrings of ``kind`` and its bases say.
+
+    A truth that is False by default has no flag for that.
+    """
+    own, *known = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    info = copy(known[0]) if known else typer.Option()
+    for each in kind.__mro__:
+        said = {m[1]: m for m in _SAID.finditer(cleandoc(each.__doc__ or ""))}
+        if name in said:
+            words = said[name][2].split()
+            info.help = " ".join(said[name][3].split())
+            info.param_decls = [word for word in words if word.startswith("-")]
+            info.metavar = next((w for w in words if not w.startswith("-")), None)
+            break
+    if default is False and not info.param_decls:
+        info.param_decls = [f"--{name.replace('_', '-')}"]
+    return Parameter(
+        name,
+        Parameter.KEYWORD_ONLY,
+        default=Parameter.empty if default is msgspec.NODEFAULT else default,
+        annotation=Annotated[own, info],
+    )
 
 
 _OPTIONS = {
@@ -455,3 +428,17 @@ def print_json(record: Any) -> None:
     """Print a struct as one JSON document."""
     document = msgspec.json.format(msgspec.json.encode(record), indent=2)
     typer.echo(document.decode())
+
+
+def write_json(path: Path | None, record: Any) -> None:
+    """Write what JSON has of a record to a file, if there is to be one."""
+    if path is not None:
+        write_file(path, msgspec.json.format(msgspec.json.encode(record)))
+
+
+def write_page(path: Path | None, page: "Callable[[], Page]") -> None:
+    """Draw a page into a file, if there is to be one."""
+    if path is not None:
+        from asyncnn.tools.pages.drawing import draw
+
+        write_file(path, draw(page()))

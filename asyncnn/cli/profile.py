@@ -12,7 +12,7 @@ from asyncnn.cli import options
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.input_files import read_input
-from asyncnn.output_files import check_writable, write_file
+from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,48 +21,29 @@ if TYPE_CHECKING:
 
 
 class ProfileOptions(options.Loading, frozen=True, kw_only=True):
-    """What ``asyncnn profile`` is asked to do."""
+    """What ``asyncnn profile`` is asked to do.
 
-    model: Annotated[
-        Path | None, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")
-    ] = None
-    input_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            help="An .npz file whose input_0 or input_0.NAME to run on, or an .npy "
-            "file with the only input.",
-        ),
-    ] = None
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device to run on, one of asyncnn devices; by default "
-            "$ASYNCNN_DEVICE, or the fastest that works."
-        ),
-    ] = None
-    strict: options.StrictOption = False
-    runs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Runs to take medians of; by default 50, or 10 seconds of them."
-        ),
-    ] = None
-    only: Annotated[
-        str,
-        typer.Option("--filter", metavar="GLOB", help="Show these types alone: CONV*."),
-    ] = "*"
-    top: Annotated[
-        int | None, typer.Option(min=1, help="Show the N longest operations alone.")
-    ] = None
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", help="Show what --json has printed; run nothing."),
-    ] = None
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with the graph to this file.")
-    ] = None
-    json: options.JsonOption = False
+    input_file --input: An .npz file whose input_0 or input_0.NAME to run on, or an .npy
+        file with the only input.
+    device: Device to run on, one of asyncnn devices; by default $ASYNCNN_DEVICE, or the
+        fastest that works.
+    runs: Runs to take medians of; by default 50, or 10 seconds of them.
+    only --filter GLOB: Show these types alone: CONV*.
+    top: Show the N longest operations alone.
+    source --from: Show what --json has printed; run nothing.
+    html: Write a page with the graph to this file.
+    """
+
+    model: Annotated[Path | None, typer.Argument()] = None
+    input_file: Path | None = None
+    device: str | None = None
+    strict: bool = False
+    runs: options.PositiveOrNone = None
+    only: str = "*"
+    top: options.PositiveOrNone = None
+    source: Path | None = None
+    html: Path | None = None
+    json: bool = False
 
 
 def profile(asked: ProfileOptions) -> None:
@@ -84,10 +65,7 @@ def profile(asked: ProfileOptions) -> None:
     elif asked.model is not None:
         found = options.rounded(_measured(asked, asked.model))
     shown = _chosen(found, asked.only, asked.top)
-    if asked.html is not None:
-        from asyncnn.tools.pages.drawing import draw
-
-        write_file(asked.html, draw(page_of(found, shown)))
+    options.write_page(asked.html, lambda: page_of(found, shown))
     if asked.json:
         options.print_json(found)
     else:

@@ -1,4 +1,4 @@
-"""``asyncnn run``: a model file on every sample of an input file."""
+"""``asyncnn run`` and ``asyncnn demo``: a model file, or bundled ones, on samples."""
 
 import math
 from typing import TYPE_CHECKING
@@ -102,3 +102,26 @@ def _times(report: "PathReport") -> str:
         return f" in {first}"
     others = p50 if report.runs == 2 else f"p50 {p50}, p99 {p99}"
     return f", first run {first}, then {others}"
+
+
+class DemoOptions(options.Options, frozen=True, kw_only=True):
+    """What ``asyncnn demo`` is asked to do."""
+
+    json: bool = False
+
+
+def demo(asked: DemoOptions) -> None:
+    """Classify handwritten digits with a float and a quantised model.
+
+    Prints accuracy, a confusion picture and latency for every path; fails if the
+    accuracy is below its floor.
+    """
+    import anyio
+
+    from asyncnn.tools.demo import run_demo
+
+    result = anyio.run(run_demo, options.console(), asked.json)
+    if asked.json:
+        options.print_json(result)
+    if not result.passed:
+        raise typer.Exit(1)

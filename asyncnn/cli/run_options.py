@@ -1,70 +1,45 @@
 """The options of ``asyncnn run``, as its arguments and for its work."""
 
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from asyncnn.cli import options
 
 
 class RunOptions(options.LoadingToCompare, frozen=True, kw_only=True):
-    """What ``asyncnn run`` is asked to do."""
+    """What ``asyncnn run`` is asked to do.
 
-    model: options.ModelArgument
-    input_file: options.SamplesOption = None
-    output_file: Annotated[
-        Path | None, typer.Option("--output", help="Write output_K to this .npz file.")
-    ] = None
-    check: Annotated[
-        Path | None,
-        typer.Option(help="Compare with output_K of this .npz file, or an .npy file."),
-    ] = None
-    check_key: Annotated[
-        str, typer.Option(help="Compare with KEY_K instead of output_K.")
-    ] = "output"
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device to run on, one of asyncnn devices; by default "
-            "$ASYNCNN_DEVICE, or the fastest that works, or reference with --check."
-        ),
-    ] = None
-    socket: Annotated[
-        Path | None,
-        typer.Option(help="Run in the driver that serves this socket instead."),
-    ] = None
-    strict: options.StrictOption = False
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--state",
-            metavar="INPUT=OUTPUT",
-            help="An input that --session keeps, and its next value; repeatable. By "
-            "default those whose names leave no doubt.",
-        ),
-    ] = None
-    path: options.PathOption = "async"
-    priority: Annotated[
-        Literal["low", "medium", "high"],
-        typer.Option(help="Which runs go first, beside others of the same device."),
-    ] = "medium"
-    deadline_ms: Annotated[
-        float | None,
-        typer.Option(help="Deadline of each execution, after so many milliseconds."),
-    ] = None
-    repeat: Annotated[int, typer.Option(min=1, help="Runs of every sample.")] = 1
-    session: Annotated[
-        bool,
-        typer.Option(
-            "--session", help="Keep the model's state from one sample to the next."
-        ),
-    ] = False
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="Say which operations are supported, and stop."),
-    ] = False
-    json: options.JsonOption = False
+    output_file --output: Write output_K to this .npz file.
+    check: Compare with output_K of this .npz file, or an .npy file.
+    check_key: Compare with KEY_K instead of output_K.
+    device: Device to run on, one of asyncnn devices; by default $ASYNCNN_DEVICE, or the
+        fastest that works, or reference with --check.
+    socket: Run in the driver that serves this socket instead.
+    state INPUT=OUTPUT: An input that --session keeps, and its next value; repeatable.
+        By default those whose names leave no doubt.
+    priority: Which runs go first, beside others of the same device.
+    deadline_ms: Deadline of each execution, after so many milliseconds.
+    repeat: Runs of every sample.
+    session: Keep the model's state from one sample to the next.
+    explain: Say which operations are supported, and stop.
+    """
+
+    model: options.FileArgument
+    input_file: Path | None = None
+    output_file: Path | None = None
+    check: Path | None = None
+    check_key: str = "output"
+    device: str | None = None
+    socket: Path | None = None
+    strict: bool = False
+    state: list[str] | None = None
+    path: str = "async"
+    priority: Literal["low", "medium", "high"] = "medium"
+    deadline_ms: float | None = None
+    repeat: options.Positive = 1
+    session: bool = False
+    explain: bool = False
+    json: bool = False
 
     @property
     def timeout_s(self) -> float | None:

@@ -1,55 +1,54 @@
-"""Snapshots of a running driver for ``asyncnn top``, and what changed between two."""
+"""What ``asyncnn top`` shows of a running driver, in a terminal or in a browser.
+
+`look` takes a snapshot, and `LiveDevice` is the one model of the view: what there is,
+and what changed since the look before.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from asyncnn.cli.top_report import ClientReport, ModelReport, report_of
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.qos import LatencyHistogram, WorkStatistics
+from asyncnn.qos import WorkStatistics
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect
 
 ANSWER_TIMEOUT_S = 5.0
 
+MAX_ROWS = 100
+"""Clients, and models, that are shown: the busiest ones lately."""
+
 T = TypeVar("T")
 Row = TypeVar("Row", ClientStatistics, ModelStatistics)
 
 
-class Recent(msgspec.Struct, frozen=True):
-    """Some work, and what of it ended lately: since the look before, or ever.
+class LiveWork(msgspec.Struct, frozen=True):
+    """Rates and latencies since the look before, all else since the start.
 
-    ``per_s`` is None at the first look, as nobody knows how long that was.
+    Latencies are microseconds from submission to end, upper bounds; None if nothing
+    ended lately, of which there were ``ended``. ``per_s`` is None at the first look, as
+    nobody knows how long that was. ``failures`` are by the names of their statuses.
     """
 
-    work: WorkStatistics
+    queued: int
+    running: int
     ended: int
     per_s: float | None
-    latency: LatencyHistogram
-
-    @property
-    def succeeded(self) -> int:
-        """Number of pieces of work that ended with NONE, ever."""
-        return self.work.done.get(ErrorStatus.NONE, 0)
-
-    @property
-    def failed(self) -> int:
-        """Number of pieces of work that ended with another status, ever."""
-        return self.work.ended - self.succeeded
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """The failed ones by the name of their status."""
-        return {
-            status.name: count
-            for status, count in self.work.done.items()
-            if count and status is not ErrorStatus.NONE
-        }
+    p50_us: float | None
+    p90_us: float | None
+    p99_us: float | None
+    succeeded: int
+    failed: int
+    failures: dict[str, int]
+    deadline_misses: int
+    preemptions: int
 
 
 class Changes:
@@ -71,28 +70,74 @@ class Changes:
             self._elapsed_s = now_s - self._looked_at
         self._looked_at = now_s
 
-    def of(self, key: Hashable, work: WorkStatistics) -> Recent:
+    def of(self, key: Hashable, work: WorkStatistics) -> LiveWork:
         """Return what became of ``work``, which has the name ``key`` in every look."""
         self._now[key] = work
         before = self._before.get(key)
         ended = work.ended - (before.ended if before else 0)
         latency = work.latency.since(before.latency) if before else work.latency
-        per_s = ended / self._elapsed_s if self._elapsed_s else None
-        return Recent(work, ended, per_s, latency)
+        p50, p90, p99 = (
+            latency.quantile_ns(share) / 1000 if latency.count else None
+            for share in (0.5, 0.9, 0.99)
+        )
+        succeeded = work.done.get(ErrorStatus.NONE, 0)
+        return report_of(
+            LiveWork,
+            work,
+            ended=ended,
+            per_s=round(ended / self._elapsed_s, 2) if self._elapsed_s else None,
+            p50_us=p50,
+            p90_us=p90,
+            p99_us=p99,
+            succeeded=succeeded,
+            failed=work.ended - succeeded,
+            failures={
+                status.name: count
+                for status, count in work.done.items()
+                if count and status is not ErrorStatus.NONE
+            },
+        )
 
-    def of_all(self, what: str, rows: Sequence[Row]) -> list[tuple[Recent, Row]]:
-        """Return what became of the executions of clients, or of models."""
-        return [(self.of((what, each.number), each.executions), each) for each in rows]
+    def busiest(self, what: str, rows: Sequence[Row]) -> list[tuple[LiveWork, Row]]:
+        """Return clients, or models, of which most ended lately, then ever, first."""
+        seen = [(self.of((what, row.number), row.executions), row) for row in rows]
+        seen.sort(key=lambda each: (-each[0].ended, -each[1].executions.ended))
+        return seen[:MAX_ROWS]
 
 
-def busiest(rows: Iterable[T], recent_of: Callable[[T], Recent]) -> list[T]:
-    """Return rows in order: those first of which most ended lately, then ever."""
+class LiveDevice(msgspec.Struct, frozen=True):
+    """One look at a driver: the busiest of its clients and models first.
 
-    def least(row: T) -> tuple[int, int]:
-        recent = recent_of(row)
-        return -recent.ended, -recent.work.ended
+    ``clients_left`` and ``models_left`` are numbers of those that are not shown.
+    """
 
-    return sorted(rows, key=least)
+    name: str
+    threads: int
+    resident_bytes: int
+    buffer_bytes: int
+    executions: LiveWork
+    preparations: LiveWork
+    clients: Sequence[ClientReport[LiveWork]]
+    clients_left: int
+    models: Sequence[ModelReport[LiveWork]]
+    models_left: int
+
+    @classmethod
+    def of(cls, statistics: DeviceStatistics, changes: Changes) -> "LiveDevice":
+        """Return what is shown of the look that ``changes`` has begun."""
+        clients = changes.busiest("client", statistics.clients)
+        models = changes.busiest("model", statistics.models)
+        return report_of(
+            cls,
+            statistics,
+            name=statistics.device,
+            executions=changes.of("executions", statistics.executions),
+            preparations=changes.of("preparations", statistics.preparations),
+            clients=[report_of(ClientReport, c, executions=w) for w, c in clients],
+            clients_left=len(statistics.clients) - len(clients),
+            models=[ModelReport.of(model, w) for w, model in models],
+            models_left=len(statistics.models) - len(models),
+        )
 
 
 async def connected(stack: AsyncExitStack, path: Path) -> Device:

@@ -14,103 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from asyncnn.cli.top_changes import Changes, Recent, busiest, connected, look
-from asyncnn.cli.top_report import ClientReport, ModelReport, report_of
-from asyncnn.devices import DeviceStatistics
+from asyncnn.cli.top_changes import Changes, LiveDevice, connected, look
 from asyncnn.hal.errors import AsyncnnError
 
 logger = logging.getLogger(__name__)
 
-MAX_ROWS = 100
-"""Clients, and models, that are shown: the busiest ones lately."""
 MAX_POINTS = 120
 
 _MAX_PAUSE_S = 1.0
 """Between two attempts to connect."""
-
-
-class LiveWork(msgspec.Struct, frozen=True):
-    """Rates and latencies since the look before, all else since the start.
-
-    Latencies are microseconds from submission to end, upper bounds; None if nothing
-    ended lately. ``per_s`` is None at the first look.
-    """
-
-    queued: int
-    running: int
-    per_s: float | None
-    p50_us: float | None
-    p90_us: float | None
-    p99_us: float | None
-    succeeded: int
-    failed: int
-    failures: dict[str, int]
-    deadline_misses: int
-    preemptions: int
-
-    @classmethod
-    def of(cls, recent: Recent) -> "LiveWork":
-        """Return what is shown of some work."""
-        latency = recent.latency
-
-        def quantile_us(share: float) -> float | None:
-            return latency.quantile_ns(share) / 1000 if latency.count else None
-
-        return report_of(
-            cls,
-            recent.work,
-            per_s=None if recent.per_s is None else round(recent.per_s, 2),
-            p50_us=quantile_us(0.5),
-            p90_us=quantile_us(0.9),
-            p99_us=quantile_us(0.99),
-            succeeded=recent.succeeded,
-            failed=recent.failed,
-            failures=recent.failures,
-        )
-
-
-class LiveDevice(msgspec.Struct, frozen=True):
-    """One look at a driver: the busiest of its clients and models first.
-
-    ``clients_left`` and ``models_left`` are numbers of those that are not shown.
-    """
-
-    name: str
-    threads: int
-    resident_bytes: int
-    buffer_bytes: int
-    executions: LiveWork
-    preparations: LiveWork
-    clients: Sequence[ClientReport[LiveWork]]
-    clients_left: int
-    models: Sequence[ModelReport[LiveWork]]
-    models_left: int
-
-    @classmethod
-    def of(cls, statistics: DeviceStatistics, changes: Changes) -> "LiveDevice":
-        """Return what is shown of the look that ``changes`` has begun."""
-        clients = changes.of_all("client", statistics.clients)
-        models = changes.of_all("model", statistics.models)
-        executions = changes.of("executions", statistics.executions)
-        preparations = changes.of("preparations", statistics.preparations)
-        return cls(
-            name=statistics.device,
-            threads=statistics.threads,
-            resident_bytes=statistics.resident_bytes,
-            buffer_bytes=statistics.buffer_bytes,
-            executions=LiveWork.of(executions),
-            preparations=LiveWork.of(preparations),
-            clients=[
-                report_of(ClientReport, each, executions=LiveWork.of(recent))
-                for recent, each in busiest(clients, lambda row: row[0])[:MAX_ROWS]
-            ],
-            clients_left=max(len(clients) - MAX_ROWS, 0),
-            models=[
-                ModelReport.of(each, LiveWork.of(recent))
-                for recent, each in busiest(models, lambda row: row[0])[:MAX_ROWS]
-            ],
-            models_left=max(len(models) - MAX_ROWS, 0),
-        )
 
 
 class Point(msgspec.Struct, frozen=True):

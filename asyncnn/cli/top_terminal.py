@@ -20,7 +20,7 @@ import anyio
 from rich.live import Live
 
 from asyncnn.cli.options import console
-from asyncnn.cli.top_changes import Changes, connected, look
+from asyncnn.cli.top_changes import Changes, LiveDevice, connected, look
 from asyncnn.cli.top_view import picture
 
 _ENDS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -43,8 +43,8 @@ async def watch(path: Path, interval: float) -> None:
                     changes.look(time.monotonic())
                     width, height = live.console.size
                     hint = "q quits" if keys else "Ctrl-C quits"
-                    shown = picture(statistics, changes, width, height, hint)
-                    live.update(shown, refresh=True)
+                    seen = LiveDevice.of(statistics, changes)
+                    live.update(picture(seen, width, height, hint), refresh=True)
                     await anyio.sleep(interval)
 
 

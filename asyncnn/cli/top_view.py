@@ -6,7 +6,7 @@ those that were left out; a low one has fewer clients and models.
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asyncnn.cli.options import console, counted, printable
-from asyncnn.cli.top_changes import Changes, Recent, busiest
+from asyncnn.cli.top_changes import Changes, LiveDevice, LiveWork
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import DeviceStatistics
 
@@ -54,11 +54,8 @@ _FIGURES = (
 _CLIENT_FACTS = ("weight", "buffers")
 _MODEL_FACTS = ("client", "priority", "idle")
 
-
-class _Row(NamedTuple):
-    recent: Recent
-    name: str
-    facts: Sequence[str]
+_Row: TypeAlias = tuple[str, LiveWork, Sequence[str]]
+"""What a client or a model is called, what it does, and its facts."""
 
 
 def print_once(statistics: DeviceStatistics) -> None:
@@ -66,57 +63,53 @@ def print_once(statistics: DeviceStatistics) -> None:
     changes = Changes()
     changes.look(time.monotonic())
     out = console()
-    out.print(picture(statistics, changes, out.width))
+    out.print(picture(LiveDevice.of(statistics, changes), out.width))
 
 
 def picture(
-    statistics: DeviceStatistics,
-    changes: Changes,
-    width: int = WIDE,
-    height: int | None = None,
-    hint: str = "",
+    device: LiveDevice, width: int = WIDE, height: int | None = None, hint: str = ""
 ) -> RenderableType:
-    """Return the picture of the look that ``changes`` has begun.
+    """Return the picture of a look.
 
-    Rates and latencies are those since the look before it, all others totals. Without
-    ``height`` in lines, there are as many rows as there may be. ``hint`` is the end of
-    the last line.
+    Without ``height`` in lines, there are as many rows as there may be. ``hint`` is the
+    end of the last line.
     """
-    executions = changes.of("executions", statistics.executions)
-    preparations = changes.of("preparations", statistics.preparations)
     clients = [
-        _Row(
-            recent,
+        (
             f"{each.number}: {each.name}",
+            each.executions,
             (f"{each.weight:g}", decimal(each.buffer_bytes)),
         )
-        for recent, each in changes.of_all("client", statistics.clients)
+        for each in device.clients
     ]
     models = [
-        _Row(
-            recent,
+        (
             f"{each.number}: {each.operations} ops",
-            (str(each.client), each.priority.name, decimal(each.idle_bytes)),
+            each.executions,
+            (str(each.client), each.priority, decimal(each.idle_bytes)),
         )
-        for recent, each in changes.of_all("model", statistics.models)
+        for each in device.models
     ]
     shown = _fitting(width)
     facts = width >= WIDE
-    heading, failures = _heading(statistics), _failures(executions)
+    heading, failures = _heading(device), _failures(device.executions)
     last = _last_line(shown, hint, facts=facts)
     lines = sum(-(-len(text) // width) for text in (heading, failures, last))
     room = None if height is None else height - _OTHER_LINES - lines
-    most_clients, most_models = _rows_shown(len(clients), len(models), room)
-    device = _table("device", shown)
-    device.add_row("executions", *_cells(executions, shown))
-    device.add_row("preparations", *_cells(preparations, shown))
+    totals = len(clients) + device.clients_left, len(models) + device.models_left
+    most_clients, most_models = _rows_shown(*totals, room)
+    table = _table("device", shown)
+    table.add_row("executions", *_cells(device.executions, shown))
+    table.add_row("preparations", *_cells(device.preparations, shown))
     client_facts, model_facts = (_CLIENT_FACTS, _MODEL_FACTS) if facts else ((), ())
     return Group(
         heading,
-        device,
+        table,
         *filter(None, [failures]),
-        *_busiest("client", client_facts, clients, shown, most_clients),
-        *_busiest("model", model_facts, models, shown, most_models),
+        _busiest("client", client_facts, clients[:most_clients], shown),
+        *_left("client", totals[0] - most_clients),
+        _busiest("model", model_facts, models[:most_models], shown),
+        *_left("model", totals[1] - most_models),
         *filter(None, [last]),
     )
 
@@ -143,36 +136,32 @@ def _rows_shown(clients: int, models: int, room: int | None) -> tuple[int, int]:
     return min(of_clients, MAX_ROWS), min(of_models, MAX_ROWS)
 
 
-def _heading(statistics: DeviceStatistics) -> Text:
+def _heading(device: LiveDevice) -> Text:
     return Text(
-        f"{printable(statistics.device)}: {counted(statistics.threads, 'thread')}, "
-        f"{decimal(statistics.resident_bytes)} resident, "
-        f"{decimal(statistics.buffer_bytes)} in buffers",
+        f"{printable(device.name)}: {counted(device.threads, 'thread')}, "
+        f"{decimal(device.resident_bytes)} resident, "
+        f"{decimal(device.buffer_bytes)} in buffers",
         style="bold",
     )
 
 
-def _failures(executions: Recent) -> Text:
+def _failures(executions: LiveWork) -> Text:
     """Return a line with the statuses of executions that failed, empty if none did."""
     counts = [f"{status} {count}" for status, count in executions.failures.items()]
     return Text(f"failed: {', '.join(counts)}" if counts else "")
 
 
 def _busiest(
-    what: str,
-    facts: Sequence[str],
-    rows: Sequence[_Row],
-    shown: Sequence[int],
-    most: int,
-) -> list[RenderableType]:
-    """Return a table of the busiest rows and, if there are others, how many."""
+    what: str, facts: Sequence[str], rows: Sequence[_Row], shown: Sequence[int]
+) -> Table:
     table = _table(what, shown, facts)
-    for row in busiest(rows, lambda row: row.recent)[:most]:
-        known = row.facts if facts else ()
-        table.add_row(row.name, *_cells(row.recent, shown), *known)
-    left = len(rows) - most
-    more = f"and {left} more {what}{'' if left == 1 else 's'}"
-    return [table, Text(more)] if left > 0 else [table]
+    for name, work, known in rows:
+        table.add_row(name, *_cells(work, shown), *(known if facts else ()))
+    return table
+
+
+def _left(what: str, count: int) -> list[RenderableType]:
+    return [Text(f"and {counted(count, f'more {what}')}")] if count > 0 else []
 
 
 def _last_line(shown: Sequence[int], hint: str, *, facts: bool) -> Text:
@@ -195,15 +184,14 @@ def _table(what: str, shown: Sequence[int], facts: Sequence[str] = ()) -> Table:
     return table
 
 
-def _cells(recent: Recent, shown: Sequence[int]) -> list[str]:
-    work, latency = recent.work, recent.latency
+def _cells(work: LiveWork, shown: Sequence[int]) -> list[str]:
     all_ = (
         _count(work.queued),
         _count(work.running),
-        "" if recent.per_s is None else _rate(recent.per_s),
-        *(_duration(latency.quantile_ns(share)) for share in (0.5, 0.9, 0.99)),
-        _count(recent.succeeded),
-        _count(recent.failed),
+        "" if work.per_s is None else _rate(work.per_s),
+        *map(_duration, (work.p50_us, work.p90_us, work.p99_us)),
+        _count(work.succeeded),
+        _count(work.failed),
         _count(work.deadline_misses),
         _count(work.preemptions),
     )
@@ -223,6 +211,6 @@ def _count(count: int) -> str:
     return str(count)
 
 
-def _duration(ns: int) -> str:
+def _duration(us: float | None) -> str:
     """Return a duration of at most five characters; nothing for none."""
-    return format_duration(ns / 1000, 2).replace(" ", "") if ns else ""
+    return format_duration(us, 2).replace(" ", "") if us else ""

@@ -132,10 +132,21 @@ _ALIKE = {
 """Of TFLite's operators, those that take what operations do, not what they move."""
 
 
-def estimated_of_operator_ns(
-    graph: "Graph", operator: "Operator", speeds: Speeds = USUAL
-) -> int:
-    """Return the same of an operator of a TFLite file, by its recorded shapes."""
+def estimated_of_graph_ns(graph: "Graph", speeds: Speeds = USUAL) -> list[int]:
+    """Return the same of each operator of a TFLite file, by its recorded shapes."""
+    survey, integers, floats = graph.survey, speeds.integers, speeds.floats
+    if survey is None:
+        return [_of_operator_ns(graph, each, speeds) for each in graph.operators]
+    found = []
+    for *_, elements, macs, is_scaled, is_depthwise in survey.operators.tolist():
+        size, of_type = (1, integers) if is_scaled else (4, floats)
+        speed = of_type.depthwise_macs if is_depthwise else of_type.macs
+        moving_ns = elements * size / of_type.bytes
+        found.append(int(speeds.call_ns + moving_ns + macs / speed))
+    return found
+
+
+def _of_operator_ns(graph: "Graph", operator: "Operator", speeds: Speeds) -> int:
     read = [graph.tensors[index].shape for index in operator.inputs if index >= 0]
     made = [graph.tensors[index] for index in operator.outputs]
     if operator.name == "TRANSPOSE_CONV":  # the shape of the output comes first

@@ -158,10 +158,10 @@ class _Node:
         return numbers
 
 
-def _check_size(name: str, given: Sequence[Any]) -> None:
-    """Check how many elements come of a node by what little it may be given.
+def size_of_result(name: str, given: Sequence[Any]) -> float:
+    """Return how many elements come of a node by what little it may be given.
 
-    :raises OperationFailedError: if they are too many.
+    :raises LookupError: if that is too little; `ValueError` if it does not fit.
     """
     numbers = [[] if v is None else np.ravel(v)[:_MOST_NUMBERS].tolist() for v in given]
     shapes = [np.shape(value) for value in given if value is not None]
@@ -202,10 +202,19 @@ def _check_size(name: str, given: Sequence[Any]) -> None:
         case "Resize" | "Upsample":
             scales = numbers[1 if name == "Upsample" or len(given) == 2 else 2]
             size = size * math.prod(scales) if scales else math.prod(numbers[3])
-        case _ if math.prod(math.prod(shape) for shape in shapes) > MOST_ELEMENTS:
+        case _ if len(shapes) > 1:
             with suppress(ValueError):  # it may be no operator that broadcasts
                 size = max(size, math.prod(np.broadcast_shapes(*shapes)))
-    if size > max(MOST_ELEMENTS, sum(map(math.prod, shapes))):
+    return size
+
+
+def _check_size(name: str, given: Sequence[Any]) -> None:
+    """Check how many elements come of a node.
+
+    :raises OperationFailedError: if they are too many.
+    """
+    size = size_of_result(name, given)
+    if size > max(MOST_ELEMENTS, sum(np.size(v) for v in given if v is not None)):
         raise OperationFailedError(f"{name} of ONNX gives {size:.3g} elements")
 
 

@@ -110,7 +110,7 @@ rounded(int64_t value, int64_t shift)
     return shift ? (value + ((int64_t)1 << (shift - 1)) - (value < 0)) >> shift : value;
 }
 
-/* Rescaling.bind: numbers beyond all reason wrap around, as NumPy's do. */
+/* Rescaling: numbers beyond all reason wrap around, as NumPy's do. */
 static inline int64_t
 rescaled(int64_t value, const int64_t *terms, Py_ssize_t stride)
 {

@@ -37,7 +37,7 @@ class Allowance:
 
     def __init__(self) -> None:
         self._elements = MAX_ELEMENTS
-        self._folded = MAX_ALL_FOLDED
+        self._folded: float = MAX_ALL_FOLDED
         self._steps = MAX_STEPS
         self._operators = MAX_OPERATORS
         self._visits = MAX_VISITS
@@ -55,16 +55,15 @@ class Allowance:
                 f"elements, with the last of shape {list(dimensions)}"
             )
 
-    def take_folded(self, shape: Shape, source: int) -> None:
-        """Account for a constant that is computed, of ``source`` elements.
+    def take_folded(self, size: float, source: int) -> None:
+        """Account for a constant of ``size`` elements, computed of ``source`` ones.
 
         :raises InvalidArgumentError: if it is too large.
         """
-        size = math.prod(shape)
         self._folded -= size
         if size > max(MAX_FOLDED, source) or self._folded < 0:
             raise InvalidArgumentError(
-                f"a constant of shape {list(shape)} is too large to be computed"
+                f"a constant of {size:.3g} elements is too large to be computed"
             )
 
     def take_steps(self, count: int) -> None:

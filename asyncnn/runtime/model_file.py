@@ -27,7 +27,7 @@ from asyncnn.runtime.model import (
 )
 from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.states import pairs_by_name
-from asyncnn.runtime.tflite import loading_tflite, outline_of_tflite
+from asyncnn.runtime.tflite import loading_tflite
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.turn import require_loop
 
@@ -249,6 +249,8 @@ def outline_of(path: str | os.PathLike[str]) -> Outline | None:
         if kind is FileKind.CONTAINER:
             return None
         if kind is FileKind.TFLITE:
+            from asyncnn.runtime.tflite import outline_of_tflite
+
             return outline_of_tflite(memory)
         from asyncnn.runtime.onnx import outline_of_onnx
 

@@ -32,7 +32,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 ModelT = TypeVar("ModelT", Model, SlicedModel)
 
@@ -284,10 +284,7 @@ class Several(_Message, frozen=True):
 
 
 class FencedEnd(msgspec.Struct, frozen=True, array_like=True):
-    """How a fenced execution ended, and when on the steady clock.
-
-    Timings that are not available are left out.
-    """
+    """How a fenced execution ended, and when on the steady clock."""
 
     execution: int
     status: int
@@ -320,13 +317,14 @@ class Executed(_Message, frozen=True):
 
 
 class Took(_Message, frozen=True):
-    """How an execution went whose end follows, fenced or not, if not as usual.
+    """How an execution went whose end follows; what ``is_left`` may yet be written to.
 
-    A message of its own: the many that go as usual are spared the field.
+    A message of its own: the many that go as usual are spared the fields.
     """
 
     execution: int
-    route: Route
+    route: Route | None
+    is_left: bool = False
 
 
 class CancelExecution(_Message, frozen=True):

@@ -23,7 +23,6 @@ from asyncnn.memory.pages import is_final
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps
 from asyncnn.tflite import flatbuffer
-from asyncnn.tflite.sparse import densify
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
     CUSTOM,
@@ -63,7 +62,7 @@ METADATA = "TFLITE_METADATA"
 _OVERLAP, _FEW = 16, 8
 """Vectors of few elements are in step with the number of tables, which has a bound."""
 
-_INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
+_INT64 = np.dtype("<i8")
 _SCALE_BYTES = 4
 _unread = itemgetter(5, 6, 7, 9, 10, 11, 12)
 """Returns the fields of operators that are for custom ones, or newer."""
@@ -85,10 +84,15 @@ def reading_contents(data: memoryview) -> Steps[Contents]:
 
     :raises InvalidArgumentError: if the bytes are not a TFLite file or inconsistent.
     """
-    return (yield from _Reader(data).contents())
+    return (yield from TableReader(data).contents())
 
 
-class _Reader:
+class TableReader:
+    """Reads the tables of a file, each when it is asked for.
+
+    :raises InvalidArgumentError: if it is no TFLite file.
+    """
+
     def __init__(self, data: memoryview) -> None:
         if data[4:8] != IDENTIFIER:
             raise InvalidArgumentError("not a TFLite file: identifier TFL3 is missing")
@@ -105,48 +109,62 @@ class _Reader:
             raise InvalidArgumentError(f"schema version {version} is not 3")
 
     def contents(self) -> Steps[Contents]:
+        """Read all of them in steps; see `reading_contents`."""
         root = self._root
         buffers = yield from self._each(root[4], lambda _, at: self._buffer(at))
         tables = self._positions(root[1])
-        codes = [self._operator_code(table) for table in tables]
+        codes = [self.operator_code(table) for table in tables]
         found: list[Graph] = []
         for index, table in enumerate(self._positions(root[2])):
             graph = yield from self._graph(index, table, buffers, codes)
             found.append(graph)
         if not found:
             raise InvalidArgumentError("a file without a subgraph")
-        graphs = tuple(found)
-        return Contents(
-            graphs,
-            tuple(self._signature(table, graphs) for table in self._positions(root[7])),
-            self._metadata(root[6], buffers),
-            self._data,
-            tables,
-            buffers,
-        )
+        return self.contents_of(tuple(found), tables, buffers)
+
+    def contents_of(
+        self,
+        graphs: tuple[Graph, ...],
+        codes: Sequence[int],
+        buffers: Sequence[StoredBytes],
+    ) -> Contents:
+        """Return graphs with what the file has besides; see `Contents`."""
+        root = self._root
+        signatures = [self._signature(at, graphs) for at in self._positions(root[7])]
+        metadata = self._metadata(root[6], buffers)
+        return Contents(graphs, tuple(signatures), metadata, self._data, codes, buffers)
+
+    def main_name(self) -> str:
+        """Return the name of the first graph."""
+        places = flatbuffer.places(self._data, self._positions(self._root[2])[0], 5)
+        return self._text(places[4])
 
     def _graph(
         self,
         index: int,
         table: int,
         buffers: Sequence[StoredBytes],
-        codes: list[tuple[str, int]],
+        codes: Sequence[tuple[str, int]],
     ) -> Steps[Graph]:
         places = flatbuffer.places(self._data, table, 5)
         tensors = yield from self._each(
-            places[0], lambda number, at: self._tensor(number, at, buffers)
+            places[0], lambda number, at: self.tensor(number, at, buffers)
         )
         count = len(tensors)
         operators = yield from self._each(
-            places[3], lambda number, at: self._operator(number, at, codes, count)
+            places[3], lambda number, at: self.operator(number, at, codes, count)
         )
         return Graph(
             index,
             self._text(places[4]),
             tensors,
             operators,
-            self._indexes(self._numbers(places[1], _INT32), count, "a graph input"),
-            self._indexes(self._numbers(places[2], _INT32), count, "a graph output"),
+            self._indexes(
+                self._numbers(places[1], flatbuffer.INT32), count, "a graph input"
+            ),
+            self._indexes(
+                self._numbers(places[2], flatbuffer.INT32), count, "a graph output"
+            ),
         )
 
     def _each(self, place: int, read: Callable[[int, int], T]) -> Steps[tuple[T, ...]]:
@@ -217,9 +235,10 @@ class _Reader:
             raise InvalidArgumentError(f"{what} refers to tensor {wrong} of {count}")
         return indexes
 
-    def _operator(
-        self, index: int, table: int, codes: list[tuple[str, int]], count: int
+    def operator(
+        self, index: int, table: int, codes: Sequence[tuple[str, int]], count: int
     ) -> Operator:
+        """Read an operator, whose code is one of ``codes``, of ``count`` tensors."""
         data = self._data
         places = flatbuffer.places(data, table, OPERATOR_FIELDS)
         code = self._uint32(places[0])
@@ -230,7 +249,7 @@ class _Reader:
         name, version = codes[code]
         what = f"operator {index} ({name})"
         inputs, outputs, intermediates = [
-            self._indexes(self._numbers(places[field], _INT32), count, what)
+            self._indexes(self._numbers(places[field], flatbuffer.INT32), count, what)
             for field in (1, 2, 8)
         ]
         return Operator(
@@ -252,13 +271,14 @@ class _Reader:
         size = flatbuffer.length(self._data, vector)
         return StoredBytes(table, vector + 4, size, not (offset or more))
 
-    def _tensor(self, index: int, table: int, buffers: Sequence[StoredBytes]) -> Tensor:
+    def tensor(self, index: int, table: int, buffers: Sequence[StoredBytes]) -> Tensor:
+        """Read a tensor, whose data are in one of ``buffers``."""
         row = self._tensor_row(table)
         shape_at, number, buffer, named, quantized, is_variable, sparsity = row[:7]
         signature_at, _, more = row[7:]
         name = self._text_at(named)
         type_ = TYPE_NAMES.get(number, f"type {number}")
-        shape = self._numbers_at(shape_at, _INT32)
+        shape = self._numbers_at(shape_at, flatbuffer.INT32)
         if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise InvalidArgumentError(
                 f"{label_of(index, name)} has shape {list(shape[:20])}"
@@ -285,7 +305,7 @@ class _Reader:
                 zero_points = self._numbers_at(points_at, _INT64)
             if kind:
                 unsupported, is_usual = "a custom quantisation", False
-        signature = self._numbers_at(signature_at, _INT32)
+        signature = self._numbers_at(signature_at, flatbuffer.INT32)
         constant = None
         if type_ in ALL_DTYPES:
             constant = self._constant(
@@ -331,6 +351,8 @@ class _Reader:
             return None
         expected = dtype.itemsize * math.prod(shape)
         if sparsity:
+            from asyncnn.tflite.sparse import densify  # few files have such
+
             label = label_of(*named)
             if start + size > len(self._data):
                 raise InvalidArgumentError(f"{label} reaches beyond the file")
@@ -396,7 +418,7 @@ class _Reader:
         """Return the number of a field, 0 for one that is left out."""
         return int(flatbuffer.uint32(self._data, place)[0]) if place else 0
 
-    def _operator_code(self, table: int) -> tuple[str, int]:
+    def operator_code(self, table: int) -> tuple[str, int]:
         """Return name and version of an operator."""
         data = self._data
         short, custom, edition, long = flatbuffer.places(data, table, 4)

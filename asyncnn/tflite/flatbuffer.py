@@ -32,8 +32,8 @@ _SHORT = 16
 """Elements of vectors whose formats are compiled beforehand."""
 
 _OFFSETS = [struct.Struct(f"<{n}H").unpack_from for n in range(_MOST_FIELDS + 1)]
-_FLOAT32 = np.dtype("<f4")
-_CODES = {np.dtype("<i4"): "i", np.dtype("<i8"): "q", _FLOAT32: "f"}
+INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+_CODES = {INT32: "i", np.dtype("<i8"): "q", _FLOAT32: "f"}
 _VECTORS = {
     dtype: [struct.Struct(f"<{count}{code}").unpack_from for count in range(_SHORT + 1)]
     for dtype, code in _CODES.items()

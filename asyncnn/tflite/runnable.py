@@ -32,17 +32,17 @@ MOST_BYTES = 2**31 - 2**20
 MOST_NESTED = 16
 """Graphs that call one another, the deepest of all."""
 
-_BYTES = {"INT8": (-128, 127), "UINT8": (0, 255), "INT16": (-(2**15), 2**15 - 1)}
+BYTES = {"INT8": (-128, 127), "UINT8": (0, 255), "INT16": (-(2**15), 2**15 - 1)}
 """Types of quantised numbers, and the least and greatest of them."""
 
-_NO_OPERATORS = frozenset(
+NO_OPERATORS = frozenset(
     {
         *("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"),
         # These do not ask if lengths fit:
         *("ATAN2", "BROADCAST_ARGS", "REVERSE_SEQUENCE"),
     }
 )
-_LEFT_OUT = {
+LEFT_OUT = {
     **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "CONV_3D"), 2),
     **dict.fromkeys(("TRANSPOSE_CONV", "CONV_3D_TRANSPOSE"), 3),
 }
@@ -54,7 +54,7 @@ CALLED = {
 }
 """Operators that run other graphs, and where their options say which."""
 
-_POSITIVE: dict[str, dict[int, str]] = {
+POSITIVE: dict[str, dict[int, str]] = {
     kind: {int(number): name for number, name in map(str.split, fields)}
     for kind, fields in {
         "Conv2DOptions": ("1 StrideW", "2 StrideH", "4 DilationW", "5 DilationH"),
@@ -77,12 +77,12 @@ _POSITIVE: dict[str, dict[int, str]] = {
 Of those that are left out, dilations are 1, the others 0.
 """
 
-_MOST_POSITIVE = 1 << 16
+MOST_POSITIVE = 1 << 16
 _NOTHING: dict[int, str] = {}
 
 _MOST_TABLE_BYTES = 512
 _MOST_VECTOR = 1 << 12
-_REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
+REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
 """Tables of options that refer to something else."""
 
 
@@ -91,6 +91,8 @@ def refusal(contents: Contents) -> str:
 
     :raises InvalidArgumentError: if the file is damaged.
     """
+    if contents.graphs[0].survey is not None:
+        return ""
     for graph in contents.graphs:
         for tensor in graph.tensors:
             if tensor.is_variable:
@@ -101,7 +103,7 @@ def refusal(contents: Contents) -> str:
             if len({*tensor.zero_points}) > 1:
                 return f"{tensor.label} has several zero points"
         for operator in graph.operators:
-            if operator.name not in BUILTINS or operator.name in _NO_OPERATORS:
+            if operator.name not in BUILTINS or operator.name in NO_OPERATORS:
                 return f"operator {operator.index} is {operator.name}"
             number, second = operator.kind_of_options()
             if second or number not in BUILTIN_OPTIONS:
@@ -114,6 +116,8 @@ def check(contents: Contents) -> None:
 
     :raises InvalidArgumentError: if one is not sound.
     """
+    if contents.graphs[0].survey is not None:
+        return
     for graph in contents.graphs:
         _check_graph(graph)
     _check_calls(contents)
@@ -133,7 +137,7 @@ def _check_graph(graph: Graph) -> None:
         what = f"{graph.label}: operator {operator.index} ({operator.name})"
         _check_counts(operator, what)
         for position, index in enumerate(operator.inputs):
-            if index < 0 and position != _LEFT_OUT.get(operator.name):
+            if index < 0 and position != LEFT_OUT.get(operator.name):
                 raise InvalidArgumentError(f"{what} has input {position} left out")
             if index >= 0 and index not in made:
                 raise InvalidArgumentError(f"{what} reads tensor {index} too early")
@@ -164,11 +168,11 @@ def _check_tensor(tensor: Tensor) -> None:
     if isinstance(known, memoryview):
         many = np.array(known, np.float32)
         known = float(many.min()), float(many.max())
-    if not all(1 / _MOST_SCALE <= scale <= _MOST_SCALE for scale in known):
+    if not all(1 / MOST_SCALE <= scale <= MOST_SCALE for scale in known):
         raise InvalidArgumentError(
             f"{tensor.label} has a scale that is no usual number"
         )
-    points, limits = tensor.zero_points, _BYTES.get(tensor.type)
+    points, limits = tensor.zero_points, BYTES.get(tensor.type)
     if points and limits and not limits[0] <= min(points) <= max(points) <= limits[1]:
         raise InvalidArgumentError(f"{tensor.label} has zero point beyond its type")
     if len(tensor.zero_points) not in (0, scales):
@@ -195,13 +199,13 @@ def quantized_axis(tensor: Tensor) -> int:
 
 def _check_counts(operator: Operator, what: str) -> None:
     """Check how many operands there are, of operators that have a known number."""
-    fewest, most, made = _COUNTS.get(operator.name, (0, None, 0))
+    fewest, most, made = COUNTS.get(operator.name, (0, None, 0))
     read, outputs = len(operator.inputs), len(operator.outputs)
     if read < fewest or (most is not None and (read > most or outputs != made)):
         raise InvalidArgumentError(f"{what} has {read} inputs and {outputs} outputs")
     if operator.name in ("SPLIT", "SPLIT_V", "UNPACK", "PACK"):
         kind = BUILTIN_OPTIONS[operator.kind_of_options()[0]]
-        field, count = _COUNTED[operator.name], outputs
+        field, count = COUNTED[operator.name], outputs
         if operator.name == "PACK":
             count = read
         if kind == "NONE" or getattr(operator.options(kind), field)() != count:
@@ -214,30 +218,30 @@ def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
         [graph.tensors[index] for index in indexes if index >= 0]
         for indexes in (operator.inputs, operator.outputs)
     )
-    for tensor, rank in zip(read, _RANKS.get(operator.name, ()), strict=False):
+    for tensor, rank in zip(read, RANKS.get(operator.name, ()), strict=False):
         has = len(tensor.shape)
         if has < abs(rank) or (rank > 0 and has != rank):
             raise InvalidArgumentError(f"{what} reads a tensor of rank {has}")
-    like = read if operator.name in _ALIKE else read[:1]
-    like = [*like, *made[:1]] if operator.name in _KEPT else like
+    like = read if operator.name in ALIKE else read[:1]
+    like = [*like, *made[:1]] if operator.name in KEPT else like
     types = {each.type for each in like}
     if len(types) > 1:
         raise InvalidArgumentError(f"{what} is of {', '.join(sorted(types))}")
     scales = [
         each.scales[0] if len(each.scales) == 1 else 0.0
         for each in (*read, *made)
-        if each.type in _BYTES and len(each.scales) < 2
+        if each.type in BYTES and len(each.scales) < 2
     ]
     known = [scale for scale in scales if scale]
     least, most = min(known, default=1.0), max(known, default=1.0)
-    is_comparing = bool(scales) and operator.name in _COMPARING
+    is_comparing = bool(scales) and operator.name in COMPARING
     if (
-        most > _MOST_RATIO * least
-        or (0 < len(known) < len(scales) and operator.name in _ALIKE)
-        or (is_comparing and not 1 / _MOST_RATIO < min(scales) <= most < 1)
+        most > MOST_RATIO * least
+        or (0 < len(known) < len(scales) and operator.name in ALIKE)
+        or (is_comparing and not 1 / MOST_RATIO < min(scales) <= most < 1)
     ):
         raise InvalidArgumentError(f"{what} has scales {scales[:20]}")
-    for position in _WHOLE.get(operator.name, ()):
+    for position in WHOLE.get(operator.name, ()):
         data = read[position].data if position < len(read) else None
         if data is not None and data.size and data.min() < 0:
             raise InvalidArgumentError(f"{what} reads a length or a place below 0")
@@ -256,11 +260,11 @@ def _check_options(operator: Operator, what: str) -> None:
         start, count = flatbuffer.vector(data, table + offsets[0])
         if count > _MOST_VECTOR or start + width * count > len(data):
             raise InvalidArgumentError(f"{what} has long options")
-    for slot, field in _POSITIVE.get(kind, _NOTHING).items():
+    for slot, field in POSITIVE.get(kind, _NOTHING).items():
         value = int(field.startswith("Dilation"))
         if slot < len(offsets) and offsets[slot]:
             (value,) = flatbuffer.int32(data, table + offsets[slot])
-        if not 1 <= value <= _MOST_POSITIVE:
+        if not 1 <= value <= MOST_POSITIVE:
             raise InvalidArgumentError(f"{what} has {field} {value}")
 
 
@@ -270,7 +274,7 @@ def _offsets(data: memoryview, table: int, kind: str, what: str) -> tuple[int, .
     :raises InvalidArgumentError: if it is no such table.
     """
     vtable = table - flatbuffer.int32(data, table)[0]
-    if vtable < 0 or kind in _REFERRING:
+    if vtable < 0 or kind in REFERRING:
         raise InvalidArgumentError(f"{what} has unknown options")
     size, table_size = flatbuffer.sizes(data, vtable)
     offsets = struct.unpack_from(f"<{max(size // 2 - 2, 0)}H", data, vtable + 4)
@@ -326,20 +330,22 @@ def _check_call(operator: Operator, other: Graph) -> None:
 def may_surprise(contents: Contents) -> bool:
     """Return whether only a run may show the shape of an output."""
     graph = contents.graphs[0]
+    if graph.survey is not None:
+        return bool(graph.survey.may_surprise)
     return any(_may_surprise(graph.tensors, each) for each in graph.operators)
 
 
 def _may_surprise(tensors: Sequence[Tensor], operator: Operator) -> bool:
-    if operator.name in _PLAIN:
+    if operator.name in PLAIN:
         return False
-    shaping = _SHAPED_BY.get(operator.name)
+    shaping = SHAPED_BY.get(operator.name)
     if shaping is None:
         return True
     given = [operator.inputs[at] for at in shaping if at < len(operator.inputs)]
     return any(index < 0 or tensors[index].stored is None for index in given)
 
 
-_COUNTED = {
+COUNTED = {
     "SPLIT": "NumSplits",
     "SPLIT_V": "NumSplits",
     "UNPACK": "Num",
@@ -347,7 +353,7 @@ _COUNTED = {
 }
 """Fields of options that say how many tensors there are."""
 
-_COUNTS: dict[str, tuple[int, int | None, int]] = {
+COUNTS: dict[str, tuple[int, int | None, int]] = {
     name: counts
     for counts, names in {
         (1, 1, 1): (
@@ -384,7 +390,7 @@ _COUNTS: dict[str, tuple[int, int | None, int]] = {
 }
 """The fewest and most inputs of operators, and the outputs; None leaves them open."""
 
-_RANKS: dict[str, tuple[int, ...]] = {
+RANKS: dict[str, tuple[int, ...]] = {
     name: ranks
     for ranks, names in {
         (4, 4): "CONV_2D DEPTHWISE_CONV_2D",
@@ -408,18 +414,16 @@ _RANKS: dict[str, tuple[int, ...]] = {
 """Ranks of the first inputs; a negative one is the least that they may have."""
 
 _COMPARING_NAMES = "LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL"
-_COMPARING = frozenset(_COMPARING_NAMES.split())
-
-_MOST_SCALE = 1e30
-
-_MOST_RATIO = 2.0**24
+COMPARING = frozenset(_COMPARING_NAMES.split())
+MOST_SCALE = 1e30
+MOST_RATIO = 2.0**24
 """Between the scales of an operator: LiteRT counts quotients of them in 31 bits."""
 
 _ALIKE_NAMES = """
 ADD SUB MUL DIV MAXIMUM MINIMUM POW FLOOR_DIV FLOOR_MOD SQUARED_DIFFERENCE
 BITWISE_XOR RIGHT_SHIFT CONCATENATION ADD_N PACK PRELU LOGICAL_AND LOGICAL_OR
 """
-_ALIKE = frozenset(_ALIKE_NAMES.split()) | _COMPARING
+ALIKE = frozenset(_ALIKE_NAMES.split()) | COMPARING
 """Operators that have inputs of one type."""
 
 _KEPT_NAMES = """
@@ -433,10 +437,10 @@ EXPAND_DIMS SUM MEAN REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL
 BROADCAST_TO SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND RESIZE_BILINEAR
 RESIZE_NEAREST_NEIGHBOR LOGICAL_NOT
 """
-_KEPT = frozenset(_KEPT_NAMES.split()) | frozenset(_ALIKE_NAMES.split())
+KEPT = frozenset(_KEPT_NAMES.split()) | frozenset(_ALIKE_NAMES.split())
 """Operators whose first output is of the type of the first input."""
 
-_WHOLE: dict[str, tuple[int, ...]] = {
+WHOLE: dict[str, tuple[int, ...]] = {
     name: inputs
     for inputs, names in {
         (0,): "FILL EMBEDDING_LOOKUP",
@@ -465,10 +469,10 @@ FLOOR_MOD SQUARED_DIFFERENCE PACK UNPACK SHAPE RANK ZEROS_LIKE ADD_N REVERSE_V2
 MATRIX_DIAG MATRIX_SET_DIAG BATCH_MATMUL CUMSUM BUCKETIZE
 DYNAMIC_UPDATE_SLICE BITCAST BITWISE_XOR RIGHT_SHIFT FAKE_QUANT DENSIFY
 """
-_PLAIN = frozenset(_PLAIN_NAMES.split())
+PLAIN = frozenset(_PLAIN_NAMES.split())
 """Operators whose results have a shape that follows from their inputs' shapes."""
 
-_SHAPED_BY: dict[str, tuple[int, ...]] = {
+SHAPED_BY: dict[str, tuple[int, ...]] = {
     name: inputs
     for inputs, names in {
         (0,): "SPLIT FILL TRANSPOSE_CONV CONV_3D_TRANSPOSE",

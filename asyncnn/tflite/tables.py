@@ -192,15 +192,59 @@ def _kind_of_options(kind: str) -> tuple[type[Any], int, int]:
     return getattr(generated(kind), kind), getattr(kinds, kind), first
 
 
+class ShortOperator(NamedTuple):
+    """An operator as far as tensors go, with its ``number`` in the graph."""
+
+    number: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class Survey(NamedTuple):
+    """What is known of all of a sound graph, before its records are made.
+
+    Arrays have a row for each. All have the places of tables as ``table``. ``buffers``
+    have ``start`` and ``size`` of bytes, and the ``width`` of elements as which
+    operators read them, 0 if none does.
+    ``tensors`` that are ``is_kept`` may be referred to as they are. ``operators`` have
+    the number of their ``code``, where their numbers of inputs and outputs are, and how
+    many (``read``, ``reads``, ``made``, ``mades``), and what they take; see
+    `asyncnn.engine.costs`.
+    """
+
+    buffers: NDArray[Any]
+    tensors: NDArray[Any]
+    operators: NDArray[Any]
+    may_surprise: int
+    is_hybrid: int
+
+    def short_operators(self, data: memoryview) -> list[ShortOperator]:
+        """Return all operators of the graph in ``data``."""
+        return [
+            ShortOperator(
+                index,
+                flatbuffer.numbers(data, read, reads, flatbuffer.INT32),
+                flatbuffer.numbers(data, made, mades, flatbuffer.INT32),
+            )
+            for index, (_, _, read, reads, made, mades, *_) in enumerate(
+                self.operators.tolist()
+            )
+        ]
+
+
 class Graph(msgspec.Struct, frozen=True, eq=False):
-    """A subgraph of a file, its operators in execution order."""
+    """A subgraph of a file, its operators in execution order.
+
+    One of the usual form has a ``survey``, and is sound; see `scan`.
+    """
 
     index: int
     name: str
     tensors: Sequence[Tensor]
-    operators: tuple[Operator, ...]
+    operators: Sequence[Operator]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    survey: Survey | None = None
 
     @property
     def label(self) -> str:

@@ -28,6 +28,9 @@ HAL_RTOL = 5 * 2.0**-23
 HAL_ATOL = 1e-5
 """The HAL's criterion for floats, of which 2**-23 is the step at 1."""
 
+HALF_TOLERANCE = 5 * 2.0**-10
+"""The same for float16, relative and absolute."""
+
 _INTEGERS = {np.dtype(np.int32), np.dtype(np.int64)}
 
 ALONE = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.service.process import driver_process
-from asyncnn.tools.conformance.mutations.campaign import RowResult
+from asyncnn.tools.conformance.mutations.trial import RowResult
 from tests.cli.conftest import Ran
 
 Command = Callable[..., Ran]

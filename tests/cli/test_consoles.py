@@ -6,7 +6,7 @@ from rich.console import Group
 from rich.table import Table
 
 from asyncnn.cli.options import console, printable
-from asyncnn.cli.top_changes import Changes
+from asyncnn.cli.top_changes import Changes, LiveDevice
 from asyncnn.cli.top_view import picture
 from asyncnn.devices import ReferenceDevice
 
@@ -38,7 +38,7 @@ async def test_top_obeys_no_name(capsys: pytest.CaptureFixture[str]) -> None:
         statistics = replace(device.statistics(), device=HOSTILE)
     changes = Changes()
     changes.look(0.0)
-    console(width=120).print(picture(statistics, changes))
+    console(width=120).print(picture(LiveDevice.of(statistics, changes)))
     printed = capsys.readouterr().out
     assert SHOWN in printed
     assert "\x1b" not in printed

@@ -26,8 +26,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device
 from asyncnn.tools.capabilities import once
-from asyncnn.tools.capabilities.by_models import MeasuredByModel
-from asyncnn.tools.capabilities.calibration import Subject, workloads
+from asyncnn.tools.capabilities.calibration import MeasuredByModel, Subject, workloads
 from asyncnn.tools.reference_models import REFERENCE_MODELS
 from tests.cli.conftest import Ran
 from tests.networks import chain

@@ -1,5 +1,4 @@
 import asyncio
-import inspect
 import json
 import os
 import signal
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.cli.serve import serve
+from asyncnn.cli.serve import ServeOptions
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.runtime.opening_devices import connect
@@ -216,7 +215,7 @@ async def test_regions_run_in_other_processes_unless_they_are_trusted(
 
 
 def test_it_takes_as_many_connections_as_the_server() -> None:
-    default = inspect.signature(serve).parameters["max_connections"].default
+    default = ServeOptions().max_connections
     assert default == MAX_CONNECTIONS
 
 

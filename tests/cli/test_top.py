@@ -21,7 +21,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from rich.console import Console
 
-from asyncnn.cli.top_changes import Changes
+from asyncnn.cli.top_changes import Changes, LiveDevice
 from asyncnn.cli.top_view import MAX_ROWS, WIDE, picture
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.types import ErrorStatus, Priority
@@ -74,16 +74,19 @@ class TestChanges:
         changes.look(100.0)
         recent = changes.of("x", work(3))
         assert (recent.ended, recent.per_s) == (3, None)
-        assert recent.latency.count == 3
+        assert recent.p50_us is not None
+        assert recent.p50_us >= 3000
 
     def test_a_later_one_is_at_what_came_since(self) -> None:
-        changes = Changes()
-        changes.look(100.0)
-        changes.of("x", work(3, 100))
-        changes.look(102.0)
-        recent = changes.of("x", work(7, 100))
-        assert (recent.ended, recent.per_s) == (4, 2.0)
-        assert recent.latency.count == 4
+        changes, accounting = Changes(), WorkAccounting()
+        for looked_at, count, latency_ns in ((100.0, 3, 3_000_000), (102.0, 4, 100)):
+            for _ in range(count):
+                count_end((accounting,), latency_ns)
+            changes.look(looked_at)
+            recent = changes.of("x", accounting.statistics())
+        assert (recent.ended, recent.per_s, recent.succeeded) == (4, 2.0, 7)
+        assert recent.p99_us is not None
+        assert recent.p99_us < 2
 
     def test_what_is_new_began_since(self) -> None:
         changes = Changes()
@@ -111,11 +114,13 @@ class TestPicture:
         changes = Changes()
         if earlier is not None:
             changes.look(-1.0)
-            picture(earlier, changes)
+            LiveDevice.of(earlier, changes)
         changes.look(0.0)
         console = Console(width=width)
         with console.capture() as capture:
-            console.print(picture(record, changes, width, height, "q quits"))
+            console.print(
+                picture(LiveDevice.of(record, changes), width, height, "q quits")
+            )
         return capture.get().splitlines()
 
     def row(self, lines: list[str], name: str) -> list[str]:

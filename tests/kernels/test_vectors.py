@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn import kernels
-from asyncnn.tools.conformance.criteria import compare
+from asyncnn.tools.conformance.judging import compare
 from asyncnn.tools.conformance.vectors import Case, find_specs, operation_types
 from tests.conftest import SHARED
 from tests.derived.coverage import cases_of

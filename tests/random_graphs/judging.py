@@ -7,7 +7,7 @@ errors don't add up along a graph, and none of its operations is too wild to che
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
-from asyncnn.tools.conformance.random_graphs.interpreter import evaluate
+from asyncnn.tools.conformance.random_graphs.checking import evaluate
 from tests.random_graphs import naive
 from tests.random_graphs.naive.expected import QUANTIZED, Expected
 

@@ -9,8 +9,8 @@ from asyncnn.engine.boundaries import IPause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
+from asyncnn.tools.conformance.random_graphs.checking import evaluate, interpret
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph
-from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret
 from tests.random_graphs.judging import evaluate_and_judge
 
 GARBAGE = 0xA5

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
+from asyncnn.tools.conformance.random_graphs.checking import interpret
 from asyncnn.tools.conformance.random_graphs.dumping import dump
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
-from asyncnn.tools.conformance.random_graphs.interpreter import interpret
 from tests.random_graphs.naive import evaluate_stored
 
 THOROUGH = "thorough"

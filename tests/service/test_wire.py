@@ -103,6 +103,7 @@ TO_CLIENT = [
     wire.Executed(4, 0, (OutputShape((1, 2), True),), Timing(1, 2**64 - 1), ""),
     wire.Executed(4, 3, (), NO_TIMING, "reason"),
     wire.Took(4, ROUTE),
+    wire.Took(4, None, is_left=True),
     wire.FencedDone(
         (
             wire.FencedEnd(4, 5, "late", 2**62, None, None),

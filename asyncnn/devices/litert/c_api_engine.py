@@ -26,12 +26,12 @@ from asyncnn.devices.litert.c_api import (
     failure,
 )
 from asyncnn.devices.litert.graph_file import (
+    Engine,
     GraphFile,
     ModelMemory,
     Source,
     may_be_packed,
 )
-from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine.job import FLAG_BYTES, INTERRUPTED, MUST_END, Bound, Segment
 from asyncnn.hal.errors import GeneralFailureError

@@ -59,6 +59,11 @@ def barriers(steps: Sequence[Timed]) -> list[int]:
     return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS))
 
 
+def is_short(costs: Sequence[int]) -> bool:
+    """Tell whether steps of such times have no `barriers`, whatever they do."""
+    return sum(costs) < WORTH_CUTTING * BARRIER_NS and len(costs) <= MOST_STEPS
+
+
 def cuts(steps: Sequence[Timed], part_ns: float) -> list[int]:
     """Return where to divide ``steps`` into parts of ``part_ns`` nanoseconds at most.
 

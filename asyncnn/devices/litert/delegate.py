@@ -11,9 +11,8 @@ import msgspec
 from asyncnn.devices.compiled_graph import CompiledGraph, GraphKernel
 from asyncnn.devices.litert.claims import WrittenOperation, written
 from asyncnn.devices.litert.cuts import SEGMENT_NS, barriers, cuts
-from asyncnn.devices.litert.graph_file import GraphFile
+from asyncnn.devices.litert.graph_file import Engine, GraphFile
 from asyncnn.devices.litert.segment_record import recorded, restored
-from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.litert.writer import write_file
 from asyncnn.engine.costs import estimated_ns

@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias, get_args
 from asyncnn.devices.compiled_graph import Array, CompiledGraph, CompiledTensor
 from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
+from asyncnn.devices.litert.graph_file import Engine
 from asyncnn.devices.litert.public_interpreter import InterpreterEngine
 from asyncnn.devices.litert.self_test import reason_against, speeds_of
-from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 
 __all__ = ("Array", "CompiledGraph", "CompiledTensor", "Engine", "load_engine")

@@ -91,7 +91,8 @@ class FlatFile:
     def table(self, fields: Sequence[Field]) -> Place:
         """Add a table; fields that are left out have their default."""
         layout = layout_of(tuple([(slot, form) for slot, form, _ in fields]))
-        return self.tables([(layout, [value for _, _, value in fields])])[0]
+        columns = [(value,) for _, _, value in fields]
+        return self._together(layout, columns, 1)[0]
 
     def tables(self, rows: Sequence[tuple[TableLayout, Sequence[int]]]) -> list[Place]:
         """Add tables of the values of fields, each in its layout.

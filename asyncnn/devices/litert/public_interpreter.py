@@ -11,8 +11,12 @@ import numpy as np
 
 from asyncnn.devices.compiled_graph import Array, CompiledGraph, CompiledTensor
 from asyncnn.devices.litert.c_api import first_words_discarded
-from asyncnn.devices.litert.graph_file import GraphFile, Source, for_want_of_room
-from asyncnn.devices.litert.tflite_engine import Engine
+from asyncnn.devices.litert.graph_file import (
+    Engine,
+    GraphFile,
+    Source,
+    for_want_of_room,
+)
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import GeneralFailureError
 

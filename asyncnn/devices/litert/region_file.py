@@ -12,21 +12,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asyncnn.devices.litert.cuts import barriers
+from asyncnn.devices.litert.cuts import barriers, is_short
 from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.engine.array_memory import address_of
-from asyncnn.engine.costs import Speeds, estimated_of_operator_ns
+from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.contents import IDENTIFIER
 from asyncnn.tflite.runnable import quantized_axis
 from asyncnn.tflite.tables import (
+    ALL_DTYPES,
     Contents,
     Graph,
     Operator,
+    ShortOperator,
     StoredBytes,
+    Survey,
     Tensor,
     extents,
     generated,
@@ -37,9 +40,6 @@ _COPIED_BYTES = 1 << 20
 
 _WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
 """Types of what is only computed with."""
-
-_ALIGNMENT = 8
-"""Bytes that elements are aligned to in kernels; of any type."""
 
 _BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST
 _TENSOR_FIELDS = 5
@@ -66,9 +66,13 @@ def region_file(
 
 
 class _Timed(NamedTuple):
+    """An operator without constants, its number, and all that it reads."""
+
     cost_ns: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    number: int
+    reads: tuple[int, ...]
 
 
 class _Head:
@@ -132,25 +136,13 @@ class _Head:
     def _graph(
         self, graph: Graph, shapes: dict[int, Shape], speeds: Speeds | None
     ) -> Place:
-        file = self._file
-        dense = {
-            each.outputs[0]: graph.tensors[each.inputs[0]].stored
-            for each in graph.operators
-            if each.name == "DENSIFY"
-        }
-        operators = [each for each in graph.operators if each.name != "DENSIFY"]
-        ends = {*graph.inputs, *graph.outputs}
-        read = ends.union(*[each.inputs for each in operators])
-        tensors = [
-            self._tensor(each, shapes.get(each.index), dense.get(each.index), ends)
-            if each.index in read or each.stored is None
-            else self._described(each, None)
-            for each in graph.tensors
-        ]
-        if speeds is None:
-            steps = [self._operator(each) for each in operators]
+        file, survey = self._file, graph.survey
+        # Large weights lie apart, each for itself.
+        if survey is not None and len(self._data) <= _COPIED_BYTES:
+            tensors = self._surveyed(graph, survey, shapes)
         else:
-            steps = self._divided(graph, operators, shapes, tensors, speeds)
+            tensors = self._tensors(graph, shapes)
+        steps = self._steps(graph, shapes, tensors, speeds)
         return file.table(
             (
                 (0, REFERENCE, file.references(tensors)),
@@ -160,6 +152,41 @@ class _Head:
                 (4, REFERENCE, file.string("main")),
             )
         )
+
+    def _surveyed(
+        self, graph: Graph, survey: Survey, shapes: dict[int, Shape]
+    ) -> list[Place]:
+        """Return where tensors of a sound graph are described; place its buffers."""
+        file, tensors = self._file, survey.tensors
+        for number in np.flatnonzero(survey.buffers["width"]).tolist():
+            place, start, size, width = survey.buffers[number].tolist()
+            self._buffers[number] = -place
+            if start % width:
+                data = file.data(self._whole[start : start + size])
+                self._buffers[number] = file.table(((0, REFERENCE, data),))
+        places: list[int] = (-tensors["table"]).tolist()
+        ends = {*graph.inputs, *graph.outputs}
+        for index in np.flatnonzero(tensors["is_kept"] == 0).tolist():
+            name = f"tensor_{index}" if index in ends else ""
+            tensor = graph.tensors[index]
+            places[index] = self._described(tensor, shapes.get(index), name=name)
+        return places
+
+    def _tensors(self, graph: Graph, shapes: dict[int, Shape]) -> list[Place]:
+        """Return where tensors of any graph are described; place its buffers."""
+        dense = {
+            each.outputs[0]: graph.tensors[each.inputs[0]].stored
+            for each in graph.operators
+            if each.name == "DENSIFY"
+        }
+        ends = {*graph.inputs, *graph.outputs}
+        read = ends.union(*[e.inputs for e in graph.operators if e.name != "DENSIFY"])
+        return [
+            self._tensor(each, shapes.get(each.index), dense.get(each.index), ends)
+            if each.index in read or each.stored is None
+            else self._described(each, None)
+            for each in graph.tensors
+        ]
 
     def _tensor(
         self, tensor: Tensor, shape: Shape | None, dense: Array | None, ends: set[int]
@@ -231,7 +258,11 @@ class _Head:
             place = file.table(((1, "Q", 0), (2, "Q", own.size)))
             self._apart.append((place, flat))
             self._holes.append((own.start, own.size))
-        elif number == tensor.buffer and own.is_plain and not own.start % _ALIGNMENT:
+        elif (
+            number == tensor.buffer
+            and own.is_plain
+            and not own.start % ALL_DTYPES[tensor.type].itemsize
+        ):
             place = -own.table
             self._kept.append(own)
         else:
@@ -261,32 +292,58 @@ class _Head:
             fields.append((8, REFERENCE, file.numbers(operator.intermediates)))
         return file.table(fields)
 
+    def _steps(
+        self,
+        graph: Graph,
+        shapes: dict[int, Shape],
+        tensors: list[Place],
+        speeds: Speeds | None,
+    ) -> list[Place]:
+        """Describe operators, divided by barriers; see `_divided`."""
+        costs = [] if speeds is None else estimated_of_graph_ns(graph, speeds)
+        survey = graph.survey
+        if survey is None:
+            operators = [each for each in graph.operators if each.name != "DENSIFY"]
+            if is_short(costs):
+                return [self._operator(each) for each in operators]
+            return self._divided(
+                graph, _timed(graph, operators, costs), shapes, tensors
+            )
+        for code in {*survey.operators["code"].tolist()}:
+            self._codes[code] = -self._contents.codes[code]
+        if is_short(costs):
+            places: list[Place] = (-survey.operators["table"]).tolist()
+            return places
+        timed = _timed(graph, survey.short_operators(self._data), costs)
+        return self._divided(graph, timed, shapes, tensors)
+
     def _divided(
         self,
         graph: Graph,
-        operators: Sequence[Operator],
+        timed: Sequence[_Timed],
         shapes: dict[int, Shape],
         tensors: list[Place],
-        speeds: Speeds,
     ) -> list[Place]:
         """Describe operators, and copies of what crosses a barrier, read behind it.
 
         The copies are added to ``tensors``. Operators of constants alone are no part of
         it: weights stay weights.
         """
-        file, steps = self._file, list[Place]()
-        timed = _timed(graph, operators, speeds)
+        file, steps, survey = self._file, list[Place](), graph.survey
         edges = set(barriers(timed)) if timed else set()
         last = {index: at for at, each in enumerate(timed) for index in each.inputs}
         alive = list(graph.inputs) if edges else []
+        named = {*graph.inputs, *graph.outputs}
         renamed: dict[int, int] = {}
-        for at, (each, own) in enumerate(zip(operators, timed, strict=True)):
+        for at, (_, _, made, number, reads) in enumerate(timed):
             if at in edges:
                 alive = [index for index in alive if last.get(index, -1) >= at]
                 for index in alive:
-                    tensors.append(
-                        self._described(graph.tensors[index], shapes.get(index))
-                    )
+                    place = tensors[index]
+                    if index in named:  # no other tensor has that name
+                        shape = shapes.get(index)
+                        place = self._described(graph.tensors[index], shape)
+                    tensors.append(place)
                     copied = file.integers(
                         [[renamed.get(index, index)], [len(tensors) - 1]]
                     )
@@ -294,24 +351,31 @@ class _Head:
                     ends = zip((1, 2), (REFERENCE, REFERENCE), copied, strict=True)
                     steps.append(file.table(((0, "I", code), *ends)))
                     renamed[index] = len(tensors) - 1
-            if renamed.keys().isdisjoint(each.inputs):
-                steps.append(self._operator(each))
+            if not renamed.keys().isdisjoint(reads):
+                read = [renamed.get(index, index) for index in reads]
+                steps.append(self._operator(graph.operators[number], read))
+            elif survey is None:
+                steps.append(self._operator(graph.operators[number]))
             else:
-                read = [renamed.get(index, index) for index in each.inputs]
-                steps.append(self._operator(each, read))
-            alive += own.outputs
+                steps.append(-int(survey.operators["table"][number]))
+            alive += made
         return steps
 
 
-def _timed(graph: Graph, operators: Sequence[Operator], speeds: Speeds) -> list[_Timed]:
-    constant = {each.index for each in graph.tensors if each.stored is not None}
+def _timed(
+    graph: Graph, operators: Sequence[ShortOperator | Operator], costs: Sequence[int]
+) -> list[_Timed]:
+    if graph.survey is not None:
+        constant = {*np.flatnonzero(graph.survey.tensors["is_constant"]).tolist()}
+    else:
+        constant = {each.index for each in graph.tensors if each.stored is not None}
     timed: list[_Timed] = []
     for each in operators:
+        number = each.index if isinstance(each, Operator) else each.number
         varying = tuple([i for i in each.inputs if i >= 0 and i not in constant])
-        if varying:
-            cost_ns = estimated_of_operator_ns(graph, each, speeds)
-            timed.append(_Timed(cost_ns, varying, each.outputs))
-        else:
+        made = each.outputs if varying else ()
+        cost_ns = costs[number] if varying else 0
+        timed.append(_Timed(cost_ns, varying, made, number, each.inputs))
+        if not varying:
             constant.update(each.outputs)
-            timed.append(_Timed(0, (), ()))
     return timed

@@ -14,10 +14,9 @@ import numpy as np
 
 from asyncnn.devices.compiled_graph import CompiledTensor, GraphKernel
 from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, WRITER_VERSION
-from asyncnn.devices.litert.graph_file import GraphFile
+from asyncnn.devices.litert.graph_file import Engine, GraphFile
 from asyncnn.devices.litert.public_interpreter import computed
 from asyncnn.devices.litert.region_file import region_file
-from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions import Extension
@@ -28,7 +27,8 @@ from asyncnn.input_files import decoding
 from asyncnn.memory.pages import is_final
 from asyncnn.pacing import completed
 from asyncnn.tflite import runnable
-from asyncnn.tflite.contents import checked, reading_contents
+from asyncnn.tflite.contents import checked
+from asyncnn.tflite.scan import reading_checked
 from asyncnn.tflite.tables import Contents
 
 _NOTE = "region"
@@ -172,7 +172,7 @@ def _contents(graph: Array) -> Contents:
         return known
     data = graph.data if is_final(graph) else graph.copy().data
     with decoding("TFLite"):
-        contents = completed(reading_contents(data))
+        contents = completed(reading_checked(data, is_final=True))
         refusal = runnable.refusal(contents)
         if refusal:
             raise InvalidArgumentError(f"LiteRT does not run the region: {refusal}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.chain_model import scalar
-from asyncnn.devices.litert.tflite_engine import Engine
+from asyncnn.devices.litert.graph_file import Engine
 from asyncnn.devices.litert.writer import write_graph
 from asyncnn.engine.costs import USUAL, Speeds, TypeSpeeds
 from asyncnn.engine.delegation import Segment, Step

@@ -53,20 +53,6 @@ class GateSums(msgspec.Struct, frozen=True, eq=False):
     rescaling: Rescaling
 
 
-class GateBlock(msgspec.Struct, frozen=True, eq=False):
-    """What gates ``[start, stop)`` go through after their sums.
-
-    ``peepholes`` [gates, units] belong to those that end in the logistic function, with
-    a multiplier for each gate.
-    """
-
-    start: int
-    stop: int
-    peepholes: Integers | None
-    rescaling: Rescaling | None
-    norm: IntegerLayerNorm | None
-
-
 class QuantizedProjection(msgspec.Struct, frozen=True, eq=False):
     """From hidden codes to output codes, the latter with zero point and bounds."""
 
@@ -79,14 +65,16 @@ class QuantizedProjection(msgspec.Struct, frozen=True, eq=False):
 class QuantizedWeights(msgspec.Struct, frozen=True, eq=False):
     """Everything constant of a cell.
 
-    ``blocks`` are all gates at once or, with peepholes, all but the output gate before
-    that. ``state_shift`` is the binary exponent of the cell state's scale.
+    ``peepholes`` [gates - 1, units] belong to the gates that end in the logistic
+    function, with a multiplier for each. ``state_shift`` is the binary exponent of the
+    cell state's scale.
     """
 
     gates: int
     units: int
     sums: GateSums
-    blocks: tuple[GateBlock, ...]
+    peepholes: tuple[Integers, Rescaling] | None
+    norm: IntegerLayerNorm | None
     state_shift: int
     state_bounds: Bounds
     hidden_rescaling: Rescaling
@@ -113,7 +101,8 @@ def pack(
         gates=len(gates),
         units=len(bias) // len(gates),
         sums=_gate_sums(operation, gates, None if norm else bias, product),
-        blocks=_blocks(operation, gates, norm, shift),
+        peepholes=_peepholes(operation, gates, shift),
+        norm=norm,
         state_shift=shift,
         state_bounds=_bounds(operation, _CELL_CLIP, state),
         hidden_rescaling=Rescaling(np.float32(hidden_real)),
@@ -192,25 +181,11 @@ def _hidden_zero_point(operation: BoundOperation) -> int:
     return -zero_point if operation.has(_PROJECTION) else zero_point
 
 
-def _blocks(
-    operation: BoundOperation, gates: Gates, norm: IntegerLayerNorm | None, shift: int
-) -> tuple[GateBlock, ...]:
-    if not _CELL.has_peepholes(operation):
-        return (GateBlock(0, len(gates), None, None, norm),)
-    return tuple(
-        GateBlock(
-            start,
-            stop,
-            *_peepholes(operation, gates[start:stop], shift),
-            norm and norm.part(start, stop),
-        )
-        for start, stop in ((1, len(gates)), (0, 1))
-    )
-
-
 def _peepholes(
     operation: BoundOperation, gates: Gates, shift: int
-) -> tuple[Integers, Rescaling]:
+) -> tuple[Integers, Rescaling] | None:
+    if not _CELL.has_peepholes(operation):
+        return None
     seeing = [gate for gate in gates if gate != CELL]
     indices = peephole_inputs(_CELL, seeing)
     scales = np.array([[operation.input(index).scale] for index in indices])
@@ -301,7 +276,7 @@ def compiled_step(operation: BoundOperation) -> NativeKernel | None:
             (weights.hidden_rescaling.terms(), weights.hidden_zero_point),
             *_compiled_sums(weights),
             *_compiled_projection(weights),
-            *_compiled_blocks(weights),
+            *_compiled_gates(weights),
             (gate_table(), tanh_table(weights.state_shift + 15)),
         )
     except ValueError:
@@ -329,20 +304,11 @@ def _compiled_projection(weights: QuantizedWeights) -> tuple[Any, Any]:
     return (product.weights, rescaling.terms(product.fold)), bounds
 
 
-def _compiled_blocks(weights: QuantizedWeights) -> tuple[Any, Any]:
-    """Return peepholes and layer normalisation of all gates, in their order."""
-    peepholes: Any = []
-    norms: Any = []
-    for block in sorted(weights.blocks, key=lambda block: block.start):
-        if block.peepholes is not None and block.rescaling is not None:
-            peepholes.append((block.peepholes[np.newaxis], block.rescaling.terms()))
-        if block.norm is not None:
-            norms.append((block.norm.parameters(), block.norm.terms()))
-    return _joined(peepholes), _joined(norms)
-
-
-def _joined(parts: list[tuple[Array, Array]]) -> tuple[Any, ...]:
-    """Join numbers [..., gates, units] and terms [..., gates] of blocks."""
-    if not parts:
-        return _NO_PAIR
-    return tuple(np.concatenate(each, axis=1) for each in zip(*parts, strict=True))
+def _compiled_gates(weights: QuantizedWeights) -> tuple[Any, Any]:
+    """Return peepholes and layer normalisation, each with its terms."""
+    peepholes: Any = _NO_PAIR
+    if weights.peepholes is not None:
+        values, rescaling = weights.peepholes
+        peepholes = values[np.newaxis], rescaling.terms()
+    norm = weights.norm
+    return peepholes, _NO_PAIR if norm is None else (norm.parameters(), norm.terms())

@@ -1,8 +1,8 @@
 """The steps of an integer LSTM cell: exact sums, rescaling, layer normalisation.
 
 Sums of products of 8-bit data and weights go by way of floats that hold them exactly;
-everything else is fixed-point arithmetic on integer arrays in place, rounded as the
-reference device and TensorFlow Lite do: 16 bits in, 16 bits out, always the same.
+everything else is fixed-point arithmetic on integers, rounded as the reference device
+and TensorFlow Lite do: 16 bits in, 16 bits out, always the same.
 
 A raw value with ``m`` integer bits stands for ``raw * 2**(m - 15)``. Gates have three
 integer bits, what tanh and the logistic function return has none. Both functions are
@@ -16,7 +16,7 @@ the limit of small variances.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TypeAlias
 
 import msgspec
@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
-from asyncnn.kernels.kernel import Scratch
 from asyncnn.kernels.rounding import (
     INT32_MAX,
     multiply_by_quantized_multiplier,
@@ -45,11 +44,16 @@ _RECIPROCAL_STEPS = 3
 _LARGEST_EXPONENT = 4
 
 
-def rounded_shift(values: Integers, shift: int) -> Integers:
+def rounded_shift(values: Integers, shift: Integers | int) -> Integers:
     """Divide by ``2**shift`` and round to the nearest, halves away from zero."""
-    if shift == 0:
-        return values
-    return np.asarray((values + (1 << (shift - 1)) - (values < 0)) >> shift)
+    half = np.left_shift(1, shift, dtype=values.dtype) >> 1
+    ties_down = (values < 0) & (np.asarray(shift) > 0)
+    return np.asarray((values + half - ties_down) >> shift)
+
+
+def saturated(values: Integers) -> Integers:
+    """Clamp to 16 bits."""
+    return np.asarray(values.clip(INT16_MIN, INT16_MAX))
 
 
 def high_product(first: Integers, second: Integers | int, bits: int = 16) -> Integers:
@@ -202,72 +206,14 @@ class Product(msgspec.Struct, frozen=True, eq=False):
 
         return cls(*(make() if as_codes else operation.pack(name, make)))
 
-
-class ExactSums:
-    """A `Product` at work on a batch."""
-
-    def __init__(self, product: Product, scratch: Scratch, batches: int) -> None:
-        dtype = product.weights.dtype
-        size, columns = product.weights.shape
-        self._weights = product.weights
-        self.data = scratch.transient((batches, size), dtype)
-        self._sums = scratch.transient((batches, columns), dtype)
-
-    def compute(self, out: Array) -> None:
-        """Write the sums of what ``data`` holds to int64 [batches, columns]."""
-        self.data.dot(self._weights, self._sums)
-        np.copyto(out, self._sums, casting="unsafe")
+    def sums(self, data: Array) -> Integers:
+        """Return the sums [batches, columns] of stored data [batches, inputs]."""
+        exact = data.astype(self.weights.dtype).dot(self.weights)
+        return np.asarray(exact.astype(np.int64) + self.fold)
 
 
 _NOTHING = np.array(0)
-_HALF = np.array(1 << 30)
-_FRACTION_BITS = np.array(31)
 _UNLIMITED = np.array(1 << 62)
-
-
-def clamping(
-    values: Array, low: ArrayLike = INT16_MIN, high: ArrayLike = INT16_MAX
-) -> Callable[[], object]:
-    """Return the pass that clamps integers, to 16 bits unless bounds are given."""
-    lowest, highest = (np.asarray(bound, values.dtype) for bound in (low, high))
-    return partial(values.clip, lowest, highest, values)
-
-
-def look_up(table: Table, places: Array, out: Array) -> None:
-    """Write ``table[places]`` to ``out``; places are int64 and within the table."""
-    # With mode "clip" NumPy writes to `out` directly, without checking the places.
-    table.take(places, None, out, "clip")
-
-
-class RoundedShift:
-    """Divides an array by powers of two, rounding to the nearest, halves away from 0.
-
-    ``shifts`` broadcast against the values; ``offset`` is added to the quotients.
-    """
-
-    def __init__(
-        self, scratch: Scratch, values: Array, shifts: ArrayLike, offset: int = 0
-    ) -> None:
-        dtype = values.dtype
-        self._values = values
-        self._shifts = np.asarray(shifts, dtype)
-        units = np.left_shift(1, self._shifts, dtype=dtype)
-        self._terms = np.asarray(offset * units + (units >> 1))
-        self._sign_bits = np.array(8 * dtype.itemsize - 1, dtype)
-        self._signs = scratch.transient(values.shape, dtype)
-        # Only a shift leaves halves, which a negative sign sends down.
-        shifting = self._shifts > 0
-        self._down = None if shifting.all() else -shifting.astype(dtype)
-
-    def __call__(self) -> None:
-        """Replace the values by the quotients."""
-        values, signs = self._values, self._signs
-        np.right_shift(values, self._sign_bits, out=signs)
-        if self._down is not None:
-            np.bitwise_and(signs, self._down, out=signs)
-        np.add(values, self._terms, out=values)
-        np.add(values, signs, out=values)
-        np.right_shift(values, self._shifts, out=values)
 
 
 class Rescaling:
@@ -293,33 +239,11 @@ class Rescaling:
         parts = np.broadcast_arrays(fold, self._factor, self._right, limit)
         return np.stack(parts)
 
-    def bind(
-        self,
-        scratch: Scratch,
-        values: Array,
-        fold: Integers = _NOTHING,
-        offset: int = 0,
-    ) -> Callable[[], None]:
-        """Return the pass over int64 ``values``: ``(values + fold) * real + offset``.
-
-        ``fold`` broadcasts against the values.
-        """
-        factor = self._factor
-        shift = RoundedShift(scratch, values, self._right, offset)
-        clamp = clamping(values, -self._limit - 1, self._limit)
-        may_overflow = self._may_overflow
-        term = _HALF if may_overflow else np.asarray(fold * factor + _HALF)
-
-        def rescale() -> None:
-            if may_overflow:
-                np.add(values, fold, out=values)
-                clamp()
-            np.multiply(values, factor, out=values)
-            np.add(values, term, out=values)
-            np.right_shift(values, _FRACTION_BITS, out=values)
-            shift()
-
-        return rescale
+    def __call__(self, values: Integers) -> Integers:
+        """Return the products, rounded."""
+        _, factor, right, limit = self.terms()
+        clamped = values.clip(-limit - 1, limit)
+        return rounded_shift((clamped * factor + (1 << 30)) >> 31, right)
 
 
 _EXTRA_BITS = 10
@@ -340,7 +264,7 @@ class IntegerLayerNorm:
     def __init__(
         self, weights: Integers, bias: Integers, scales: Sequence[float]
     ) -> None:
-        self._weights, self._bias, self._scales = weights, bias, scales
+        self._weights, self._bias = weights, bias
         pairs = np.array([quantize_multiplier(scale) for scale in scales])
         self._multiplier, self._shift = pairs.T[..., np.newaxis]
         # Stands for a variance of zero, so that nothing overflows.
@@ -355,15 +279,8 @@ class IntegerLayerNorm:
         """Return weights and biases [2, gates, units]."""
         return np.stack([self._weights, self._bias])
 
-    def part(self, start: int, stop: int) -> "IntegerLayerNorm":
-        """Return the normalisation of gates ``[start, stop)`` alone."""
-        chosen = slice(start, stop)
-        return IntegerLayerNorm(
-            self._weights[chosen], self._bias[chosen], self._scales[chosen]
-        )
-
-    def apply(self, gates: Array) -> None:
-        """Normalise ``gates``, int64 [batches, gates, units], along the units."""
+    def __call__(self, gates: Integers) -> Integers:
+        """Return ``gates`` [batches, gates, units], normalised along the units."""
         units = gates.shape[-1]
         sums = gates.sum(axis=-1, keepdims=True) << _EXTRA_BITS
         mean = np.sign(sums) * (np.abs(sums) // units)
@@ -379,7 +296,7 @@ class IntegerLayerNorm:
         raw = multiply_by_quantized_multiplier(
             weighted, self._multiplier, self._shift + _NORMALIZED_FRACTION_BITS
         )
-        np.clip(raw, INT16_MIN, INT16_MAX, out=gates)
+        return saturated(raw)
 
 
 def _inverse_square_root(values: Integers) -> tuple[Integers, Integers]:

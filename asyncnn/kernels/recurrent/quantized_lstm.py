@@ -22,19 +22,10 @@ from functools import cache
 
 import numpy as np
 
-from asyncnn.hal.operations.bound import Array, BoundOperation
+from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.kernel import (
-    Inputs,
-    Outputs,
-    Prepare,
-    PreparedKernel,
-    Run,
-    Scratch,
-)
+from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless
 from asyncnn.kernels.recurrent.integer_packing import (
-    GateBlock,
-    QuantizedProjection,
     QuantizedWeights,
     compiled_step,
     pack,
@@ -44,165 +35,19 @@ from asyncnn.kernels.recurrent.integer_steps import (
     INT16_MAX,
     INT16_MIN,
     TABLE_OFFSET,
-    ExactSums,
     Integers,
     Product,
     Rescaling,
-    RoundedShift,
     Table,
-    clamping,
     gate_places,
     gate_table,
-    look_up,
+    high_product,
+    rounded_shift,
+    saturated,
     saturated_shift,
     tanh_table,
 )
 from asyncnn.kernels.recurrent.lstm import CELL, FORGET, INPUT, OUTPUT
-
-_ONE = np.array(INT16_MAX, np.int32)
-_OFFSET = np.array(TABLE_OFFSET)
-
-
-class _RawGates:
-    """Raw ``gates`` [batches, gates, units], of the data and of the latest output."""
-
-    def __init__(
-        self, weights: QuantizedWeights, scratch: Scratch, batches: int
-    ) -> None:
-        products = weights.sums.data, weights.sums.recurrent
-        shape = 2, batches, weights.gates * weights.units
-        terms = scratch.transient(shape, np.int64)
-        self._exact = [ExactSums(product, scratch, batches) for product in products]
-        self._sums = list(terms)
-        fold = np.stack([product.fold for product in products])[:, np.newaxis]
-        self._rescale = weights.sums.rescaling.bind(scratch, terms, fold)
-        gates = batches, weights.gates, weights.units
-        self.gates, self._recurrent = terms.reshape(2, *gates)
-        self._saturate = clamping(self.gates)
-
-    def compute(self, data: Array, output: Array) -> None:
-        """Fill the gates; each term saturates to 16 bits as it is added."""
-        for exact, source, sums in zip(
-            self._exact, (data, output), self._sums, strict=True
-        ):
-            np.copyto(exact.data, source)
-            exact.compute(sums)
-        self._rescale()
-        self._saturate()
-        np.add(self.gates, self._recurrent, out=self.gates)
-        self._saturate()
-
-
-class _Gates:
-    """Some neighbouring gates, from their sums to their values."""
-
-    def __init__(
-        self, block: GateBlock, scratch: Scratch, raw: Array, values: Array
-    ) -> None:
-        """Take the gates of ``block`` among all [batches, gates, units]."""
-        _, count, units = raw.shape
-        chosen = slice(block.start, block.stop)
-        places = gate_places(count, units).reshape(count, units)
-        self._block, self._places = block, places[chosen]
-        self._raw, self._values = raw[:, chosen], values[:, chosen]
-        if block.peepholes is not None and block.rescaling is not None:
-            self._seeing = raw[:, block.start : block.start + len(block.peepholes)]
-            self._seen = scratch.transient(self._seeing.shape, np.int64)
-            self._rescale = block.rescaling.bind(scratch, self._seen)
-            self._saturate = clamping(self._seeing)
-
-    def finish(self, memory: Array) -> None:
-        """Apply what follows the sums; peepholes see ``memory`` [batches, 1, units]."""
-        raw, block = self._raw, self._block
-        if block.peepholes is not None:
-            np.multiply(memory, block.peepholes, out=self._seen)
-            self._rescale()
-            np.add(self._seeing, self._seen, out=self._seeing)
-            self._saturate()
-        if block.norm is not None:
-            block.norm.apply(raw)
-        np.add(raw, self._places, out=raw)
-        look_up(gate_table(), raw, self._values)
-
-
-class _Memory:
-    """The cell state [batches, units]: ``clip(forget * c + input * candidate)``."""
-
-    def __init__(
-        self, weights: QuantizedWeights, scratch: Scratch, gates: Array
-    ) -> None:
-        """Take the values of the gates, int32 [batches, gates, units]."""
-        shape = gates.shape[0], weights.units
-        self.values = scratch.transient(shape, np.int32)
-        self._input_gate = gates[:, 1] if weights.gates == 4 else None
-        self._forget_gate, self._candidate = gates[:, -2], gates[:, -1]
-        self._clip = clamping(self.values, *weights.state_bounds)
-        terms = scratch.transient((2, *shape), np.int32)
-        shifts = np.array([15, 30 + weights.state_shift]).reshape(2, 1, 1)
-        self._shift = RoundedShift(scratch, terms, shifts)
-        self._kept, self._added = terms
-        self._coupled = scratch.transient(shape, np.int32)
-
-    def update(self) -> None:
-        """Advance by one step; products are rounded, halves away from zero."""
-        np.multiply(self.values, self._forget_gate, out=self._kept)
-        input_gate = self._input_gate
-        if input_gate is None:
-            input_gate = np.subtract(_ONE, self._forget_gate, out=self._coupled)
-        np.multiply(self._candidate, input_gate, out=self._added)
-        self._shift()
-        np.add(self._kept, self._added, out=self.values)
-        self._clip()
-
-
-class _Hidden:
-    """The codes ``output * tanh(c)`` [batches, units], as int64."""
-
-    def __init__(
-        self, weights: QuantizedWeights, scratch: Scratch, gate: Array, memory: Array
-    ) -> None:
-        """Take the output gate and the cell state, int32 [batches, units]."""
-        self._gate, self._memory = gate, memory
-        self._tanh = tanh_table(weights.state_shift + 15)
-        self._places = scratch.transient(memory.shape, np.int64)
-        self._activated = scratch.transient(memory.shape, np.int32)
-        self.codes = scratch.transient(memory.shape, np.int64)
-        self._rescale = weights.hidden_rescaling.bind(
-            scratch, self.codes, offset=weights.hidden_zero_point
-        )
-        self._clamp = clamping(self.codes, -128, 127)
-
-    def update(self) -> None:
-        """Compute the codes of the present cell state."""
-        np.add(self._memory, _OFFSET, out=self._places)
-        look_up(self._tanh, self._places, self._activated)
-        np.multiply(self._activated, self._gate, out=self.codes)
-        self._rescale()
-        self._clamp()
-
-
-class _Projected:
-    """The codes of a projected hidden state [batches, outputs], as int64."""
-
-    def __init__(
-        self, projection: QuantizedProjection, scratch: Scratch, hidden: Array
-    ) -> None:
-        """Take the codes of the hidden state, int64 [batches, units]."""
-        shape = len(hidden), len(projection.product.fold)
-        self._hidden = hidden
-        self._sums = ExactSums(projection.product, scratch, len(hidden))
-        self.codes = scratch.transient(shape, np.int64)
-        self._rescale = projection.rescaling.bind(
-            scratch, self.codes, projection.product.fold, projection.zero_point
-        )
-        self._clip = clamping(self.codes, *projection.bounds)
-
-    def update(self) -> None:
-        """Compute the codes of the present hidden state."""
-        np.copyto(self._sums.data, self._hidden)
-        self._sums.compute(self.codes)
-        self._rescale()
-        self._clip()
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:
@@ -217,48 +62,61 @@ def in_python(operation: BoundOperation) -> PreparedKernel:
     same, and ``cell_state_out: q16s [batches, units]``.
     """
     weights = pack(operation)
-    batches = operation.shape(0)[0]
+    tanh = tanh_table(weights.state_shift + 15)
 
-    def instantiate(scratch: Scratch) -> Run:
-        sums = _RawGates(weights, scratch, batches)
-        values = scratch.transient(sums.gates.shape, np.int32)
-        early, *late = (
-            _Gates(block, scratch, sums.gates, values) for block in weights.blocks
-        )
-        memory = _Memory(weights, scratch, values)
-        seen = memory.values[:, np.newaxis]
-        hidden = _Hidden(weights, scratch, values[:, 0], memory.values)
-        projected = weights.projection and _Projected(
-            weights.projection, scratch, hidden.codes
-        )
-        codes = projected.codes if projected else hidden.codes
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        memory = inputs[19].astype(np.int64)
+        raw = _raw_gates(weights, inputs[0], inputs[18])
+        values = _gate_values(weights, raw, memory)
+        forget, candidate = values[:, -2], values[:, -1]
+        enters = values[:, 1] if weights.gates == 4 else INT16_MAX - forget
+        kept = rounded_shift(memory * forget, 15)
+        added = rounded_shift(candidate * enters, 30 + weights.state_shift)
+        memory = (kept + added).clip(*weights.state_bounds)
+        leaves = values[:, 0]
+        if weights.peepholes is not None:  # the output gate sees the new state
+            leaves = _gate_values(weights, raw, memory)[:, 0]
+        hidden = weights.hidden_rescaling(tanh[memory + TABLE_OFFSET] * leaves)
+        codes = (hidden + weights.hidden_zero_point).clip(-128, 127)
+        if projection := weights.projection:
+            codes = projection.rescaling(projection.product.sums(codes))
+            codes = (codes + projection.zero_point).clip(*projection.bounds)
+        for output, result in zip(outputs, (codes, memory, codes), strict=True):
+            np.copyto(output, result, casting="unsafe")
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.copyto(memory.values, inputs[19])
-            sums.compute(inputs[0], inputs[18])
-            early.finish(seen)
-            memory.update()
-            for gates in late:
-                gates.finish(seen)
-            hidden.update()
-            if projected:
-                projected.update()
-            for place in (0, 2):
-                np.copyto(outputs[place], codes, casting="unsafe")
-            np.copyto(outputs[1], memory.values, casting="unsafe")
+    return stateless(run)
 
-        return run
 
-    return instantiate
+def _raw_gates(weights: QuantizedWeights, data: Integers, output: Integers) -> Integers:
+    """Return raw gates [batches, gates, units], of the data and of the latest output.
+
+    They saturate to 16 bits as each of both is added.
+    """
+    sums = [weights.sums.data.sums(data), weights.sums.recurrent.sums(output)]
+    of_data, of_output = weights.sums.rescaling(np.stack(sums))
+    raw = saturated(saturated(of_data) + of_output)
+    return raw.reshape(-1, weights.gates, weights.units)
+
+
+def _gate_values(
+    weights: QuantizedWeights, raw: Integers, memory: Integers
+) -> Integers:
+    """Return the values of raw gates; peepholes see ``memory`` [batches, units]."""
+    if weights.peepholes is not None:
+        peepholes, rescaling = weights.peepholes
+        seen = rescaling(memory[:, np.newaxis] * peepholes)
+        raw = raw.copy()
+        raw[:, :-1] = saturated(raw[:, :-1] + seen)
+    if weights.norm is not None:
+        raw = weights.norm(raw)
+    places = gate_places(*raw.shape[1:]).reshape(raw.shape[1:])
+    return np.asarray(gate_table()[raw + places], np.int64)
 
 
 _GATES = OUTPUT, INPUT, FORGET, CELL
 _STATE_INTEGER_BITS = 4
 _ZERO_POINT = 128
 _EXTRA_CODE_BITS = 8
-
-_HALF_UNIT = np.array(1 << 14, np.int32)
-_UNIT_BITS = np.array(15, np.int32)
 
 
 @cache
@@ -267,12 +125,6 @@ def _state_tanh() -> Table:
     states = np.arange(INT16_MIN, INT16_MAX + 1)
     as_gates = saturated_shift(states, _STATE_INTEGER_BITS - GATE_INTEGER_BITS)
     return tanh_table(GATE_INTEGER_BITS)[as_gates + TABLE_OFFSET]
-
-
-def _divide_by_unit(products: Array) -> None:
-    """Divide int32 products by ``2**15`` and round halves up, in place."""
-    np.add(products, _HALF_UNIT, out=products)
-    np.right_shift(products, _UNIT_BITS, out=products)
 
 
 def _pack_16bit(operation: BoundOperation) -> tuple[Product, Rescaling]:
@@ -291,62 +143,6 @@ def _pack_16bit(operation: BoundOperation) -> tuple[Product, Rescaling]:
     return product, Rescaling(real)
 
 
-class _SixteenBitCell:
-    """The cell at work: ``state`` and ``codes`` are int32 [batches, units]."""
-
-    def __init__(
-        self, product: Product, rescaling: Rescaling, scratch: Scratch, batches: int
-    ) -> None:
-        columns = len(product.fold)
-        units = columns // len(_GATES)
-        shape = batches, units
-        self.sums = ExactSums(product, scratch, batches)
-        self._raw = scratch.transient((batches, columns), np.int64)
-        self._rescale = rescaling.bind(scratch, self._raw, product.fold)
-        self._saturate_gates = clamping(self._raw)
-        self._gate_places = gate_places(len(_GATES), units)
-        self._values = scratch.transient((batches, columns), np.int32)
-        gates = self._values.reshape(batches, len(_GATES), units)
-        self._output, self._input, self._forget, self._candidate = gates.swapaxes(0, 1)
-        self.state = scratch.transient(shape, np.int32)
-        self._state_places = scratch.transient(shape, np.int64)
-        self._saturate_state = clamping(self.state)
-        self._terms = scratch.transient((2, *shape), np.int32)
-        self._kept, self._added = self._terms
-        self._to_state = RoundedShift(scratch, self._added, _STATE_INTEGER_BITS)
-        self.codes = scratch.transient(shape, np.int32)
-        self._to_codes = RoundedShift(
-            scratch, self.codes, _EXTRA_CODE_BITS, _ZERO_POINT
-        )
-        self._clamp = clamping(self.codes, 0, 255)
-
-    def step(self) -> None:
-        """Advance by one step, when ``state`` and the data of ``sums`` are filled."""
-        self.sums.compute(self._raw)
-        self._rescale()
-        self._saturate_gates()
-        np.add(self._raw, self._gate_places, out=self._raw)
-        look_up(gate_table(), self._raw, self._values)
-        self._update_state()
-        self._update_codes()
-
-    def _update_state(self) -> None:
-        np.multiply(self.state, self._forget, out=self._kept)
-        np.multiply(self._candidate, self._input, out=self._added)
-        _divide_by_unit(self._terms)
-        self._to_state()
-        np.add(self._kept, self._added, out=self.state)
-        self._saturate_state()
-
-    def _update_codes(self) -> None:
-        np.add(self.state, _OFFSET, out=self._state_places)
-        look_up(_state_tanh(), self._state_places, self.codes)
-        np.multiply(self.codes, self._output, out=self.codes)
-        _divide_by_unit(self.codes)
-        self._to_codes()
-        self._clamp()
-
-
 def _prepare_16bit(operation: BoundOperation) -> PreparedKernel:
     """Compute one step of ``input: q8 [batches, inputs]``, with fixed scales.
 
@@ -362,23 +158,23 @@ def _prepare_16bit(operation: BoundOperation) -> PreparedKernel:
     Gives ``cell_state_out: q16s [batches, units]`` and ``output: q8 [batches, units]``.
     """
     product, rescaling = _pack_16bit(operation)
-    batches, size = operation.shape(0)
+    places = gate_places(len(_GATES), len(product.fold) // len(_GATES))
 
-    def instantiate(scratch: Scratch) -> Run:
-        cell = _SixteenBitCell(product, rescaling, scratch, batches)
-        data, output = cell.sums.data[:, :size], cell.sums.data[:, size:]
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        data = np.hstack([inputs[0], inputs[14]])
+        raw = saturated(rescaling(product.sums(data)))
+        values = gate_table()[raw + places].astype(np.int64)
+        leaves, enters, stays, candidate = np.split(values, len(_GATES), axis=1)
+        added = rounded_shift(high_product(candidate, enters), _STATE_INTEGER_BITS)
+        state = saturated(high_product(inputs[13].astype(np.int64), stays) + added)
+        hidden = high_product(
+            leaves, _state_tanh()[state + TABLE_OFFSET].astype(np.int64)
+        )
+        codes = rounded_shift(hidden, _EXTRA_CODE_BITS) + _ZERO_POINT
+        np.copyto(outputs[0], state, casting="unsafe")
+        np.copyto(outputs[1], codes.clip(0, 255), casting="unsafe")
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.copyto(data, inputs[0])
-            np.copyto(output, inputs[14])
-            np.copyto(cell.state, inputs[13])
-            cell.step()
-            np.copyto(outputs[0], cell.state, casting="unsafe")
-            np.copyto(outputs[1], cell.codes, casting="unsafe")
-
-        return run
-
-    return instantiate
+    return stateless(run)
 
 
 KERNELS: dict[OperationType, Prepare] = {

@@ -13,14 +13,7 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.kernel import (
-    Inputs,
-    Outputs,
-    Prepare,
-    PreparedKernel,
-    Run,
-    Scratch,
-)
+from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless
 from asyncnn.kernels.recurrent.lstm_cell import Activation, read_activation
 from asyncnn.kernels.recurrent.unroll import (
     Auxiliary,
@@ -40,26 +33,9 @@ class _RnnWeights(msgspec.Struct, frozen=True, eq=False):
     input_bias: Array
     activation: Activation
 
-    def bind(self, scratch: Scratch, batches: int) -> "_RnnCell":
-        """Allocate a cell for so many sequences at once."""
-        return _RnnCell(self, scratch, batches)
-
-
-class _RnnCell:
-    """A cell at work. Its only state is its latest output [batches, units]."""
-
-    def __init__(self, weights: _RnnWeights, scratch: Scratch, batches: int) -> None:
-        shape = batches, len(weights.input_bias)
-        self._weights = weights
-        self._output = scratch.transient(shape, np.float32)
-        self._sums = scratch.transient(shape, np.float32)
-        self.states = (self._output,)
-
-    def step(self, inputs: Array) -> None:
-        """Advance by one step; ``inputs`` [batches, units] are products."""
-        self._output.dot(self._weights.recurrent_weights, self._sums)
-        np.add(self._sums, inputs, out=self._sums)
-        self._weights.activation(self._sums, self._output)
+    def step(self, products: Array, *states: Array) -> tuple[Array, ...]:
+        """Return the output after a step; see `CellWeights`."""
+        return (self.activation(states[0].dot(self.recurrent_weights) + products),)
 
 
 def _pack(
@@ -141,32 +117,19 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     filters, length = times.shape
     batches, units = operation.outputs[1].require_shape()
 
-    def instantiate(scratch: Scratch) -> Run:
-        data = scratch.transient(operation.shape(0), np.float32)
-        feature = scratch.transient((batches, filters), np.float32)
-        memory = scratch.transient((batches, filters, length), np.float32)
-        weighted = scratch.transient(memory.shape, np.float32)
-        by_unit = weighted.reshape(batches, units, filters // units * length)
-        sums = scratch.transient((batches, units), np.float32)
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        memory = inputs[4].reshape(batches, filters, length).astype(np.float32)
+        memory[..., -1] = inputs[0].astype(np.float32) @ features
+        by_unit = (memory * times).reshape(batches, units, filters // units * length)
+        sums = by_unit.sum(axis=2)
+        if bias is not None:
+            sums += bias
+        outputs[1][...] = activation(sums)
+        moved = outputs[0].reshape(memory.shape)
+        moved[..., :-1] = memory[..., 1:]
+        moved[..., -1] = 0
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.copyto(data, inputs[0])
-            np.copyto(memory, inputs[4].reshape(memory.shape))
-            np.matmul(data, features, out=feature)
-            memory[..., -1] = feature
-            np.multiply(memory, times, out=weighted)
-            np.add.reduce(by_unit, axis=2, out=sums)
-            if bias is not None:
-                np.add(sums, bias, out=sums)
-            activation(sums, sums)
-            np.copyto(outputs[1], sums)
-            moved = outputs[0].reshape(memory.shape)
-            np.copyto(moved[..., :-1], memory[..., 1:])
-            moved[..., -1] = 0
-
-        return run
-
-    return instantiate
+    return stateless(run)
 
 
 KERNELS: dict[OperationType, Prepare] = {

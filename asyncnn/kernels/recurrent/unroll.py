@@ -6,7 +6,6 @@ they come: time-major or batch-major only decides which view the loop walks alon
 two directions the outputs stand apart or are merged along the last axis.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -14,18 +13,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
-from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, Run, Scratch
-
-
-class Cell(Protocol):
-    """A cell at work on a batch: its state and one step in time."""
-
-    @property
-    def states(self) -> tuple[Array, ...]:
-        """States float32 [batches, n]; the first is the output of the latest step."""
-
-    def step(self, inputs: Array) -> None:
-        """Advance by one step; ``inputs`` [batches, columns] are products."""
+from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, stateless
 
 
 class CellWeights(Protocol):
@@ -39,8 +27,11 @@ class CellWeights(Protocol):
     def input_bias(self) -> Array | None:
         """Float32 [columns] to add to the products of the inputs."""
 
-    def bind(self, scratch: Scratch, batches: int) -> Cell:
-        """Allocate a cell for so many sequences at once."""
+    def step(self, products: Array, *states: Array) -> tuple[Array, ...]:
+        """Return the states after a step, float32 [batches, n]; first, the output.
+
+        ``products`` [batches, columns] are those of the inputs.
+        """
 
 
 class Direction(msgspec.Struct, frozen=True, eq=False):
@@ -64,11 +55,6 @@ class Extent(msgspec.Struct, frozen=True):
         first, second, _ = operation.shape(0)
         return cls((first, second), time_major)
 
-    @property
-    def batches(self) -> int:
-        """Number of sequences at once."""
-        return self.outer[1 if self.time_major else 0]
-
     def by_step(self, sequences: Array) -> Array:
         """Return a view [steps, batches, n] of sequences in their layout."""
         return sequences if self.time_major else sequences.swapaxes(0, 1)
@@ -87,51 +73,25 @@ class Results(NamedTuple):
 Arrange: TypeAlias = Callable[[Outputs], Results]
 
 
-class _InputProduct:
-    """Joins the inputs of all steps in float32 and multiplies them by the weights."""
-
-    def __init__(self, scratch: Scratch, rows: int, weights: CellWeights) -> None:
-        size, columns = weights.input_weights.shape
-        self._weights, self._bias = weights.input_weights, weights.input_bias
-        self._joined = scratch.transient((rows, size), np.float32)
-        self.products = scratch.transient((rows, columns), np.float32)
-
-    def compute(self, sources: Sequence[Array]) -> None:
-        """Fill the products; sources end in the axis that is multiplied."""
-        start = 0
-        for source in sources:
-            stop = start + source.shape[-1]
-            rows = source.reshape(len(self._joined), source.shape[-1])
-            np.copyto(self._joined[:, start:stop], rows)
-            start = stop
-        np.matmul(self._joined, self._weights, out=self.products)
-        if self._bias is not None:
-            np.add(self.products, self._bias, out=self.products)
-
-
-class _Walk:
-    """One direction at work: computes its sequence step by step."""
-
-    def __init__(self, scratch: Scratch, direction: Direction, extent: Extent) -> None:
-        rows = math.prod(extent.outer)
-        self._direction = direction
-        self._input = _InputProduct(scratch, rows, direction.weights)
-        products = self._input.products
-        shape = *extent.outer, products.shape[1]
-        self._order = slice(None, None, -1 if direction.backward else 1)
-        self._products = extent.by_step(products.reshape(shape))[self._order]
-        self.cell = direction.weights.bind(scratch, extent.batches)
-
-    def run(self, inputs: Inputs, sequence: Array) -> None:
-        """Fill ``sequence`` [steps, batches, n]; leave the last states in the cell."""
-        self._input.compute([inputs[index] for index in self._direction.sources])
-        states = self.cell.states
-        for state, index in zip(states, self._direction.states, strict=True):
-            np.copyto(state, inputs[index])
-        step, output = self.cell.step, states[0]
-        for product, result in zip(self._products, sequence[self._order], strict=True):
-            step(product)
-            np.copyto(result, output)
+def _walk(
+    direction: Direction, extent: Extent, inputs: Inputs, sequence: Array
+) -> tuple[Array, ...]:
+    """Fill ``sequence`` [steps, batches, n]; return the last states."""
+    weights, order = (
+        direction.weights,
+        slice(None, None, -1 if direction.backward else 1),
+    )
+    sources = [inputs[index] for index in direction.sources]
+    joined = np.concatenate(sources, axis=-1, dtype=np.float32)
+    products = joined.reshape(-1, joined.shape[-1]) @ weights.input_weights
+    if weights.input_bias is not None:
+        products += weights.input_bias
+    by_step = extent.by_step(products.reshape(*extent.outer, products.shape[1]))
+    states = tuple(inputs[index].astype(np.float32) for index in direction.states)
+    for step, output in zip(by_step[order], sequence[order], strict=True):
+        states = weights.step(step, *states)
+        output[...] = states[0]
+    return states
 
 
 def unrolled(
@@ -139,20 +99,15 @@ def unrolled(
 ) -> PreparedKernel:
     """Return the kernel that runs every direction over the whole extent."""
 
-    def instantiate(scratch: Scratch) -> Run:
-        walks = [_Walk(scratch, direction, extent) for direction in directions]
-        last_states = [state for walk in walks for state in walk.cell.states]
+    def run(inputs: Inputs, outputs: Outputs) -> None:
+        results = arrange(outputs)
+        last_states: list[Array] = []
+        for direction, sequence in zip(directions, results.sequences, strict=True):
+            last_states += _walk(direction, extent, inputs, sequence)
+        for result, state in zip(results.states, last_states, strict=False):
+            np.copyto(result, state, casting="same_kind")
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            results = arrange(outputs)
-            for walk, sequence in zip(walks, results.sequences, strict=True):
-                walk.run(inputs, sequence)
-            for result, state in zip(results.states, last_states, strict=False):
-                np.copyto(result, state)
-
-        return run
-
-    return instantiate
+    return stateless(run)
 
 
 class Auxiliary(msgspec.Struct, frozen=True):

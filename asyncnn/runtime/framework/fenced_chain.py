@@ -179,9 +179,8 @@ class FencedChain(FencedRun):
                 return
             if status is not _NONE:
                 # Not within the call that ends another execution.
-                failure = ExecutionResult(status or _NONE, (), NO_TIMING, run.reason)
-                if run.result is not None and run.result.is_left:
-                    failure = replace(failure, is_left=True)
+                more = run.reason, None, None, run.is_left
+                failure = ExecutionResult(status or _NONE, (), NO_TIMING, *more)
                 self.loop.call_soon(self._go_on, index, failure)
                 return
         self._go_on(len(self._runs), None)

@@ -86,6 +86,8 @@ class Watch(IExecutionCallback):
         is_final = self._is_dead or self.is_left  # it may write yet: nobody else does
         if status is _NONE or is_final or not model.recovers_from(status):
             callback.reason = self.reason
+            if self.is_left:
+                callback.is_left = True
             callback.notify_1_3(status, output_shapes, timing)
             return
         self.falls_back = True

@@ -260,7 +260,7 @@ class SteppedRun(IExecutionCallback):
         if answer.status is _NONE:
             self._succeed(answer)
         elif answer.is_left:  # it may write yet, so nobody else does
-            step = self._step
+            self.is_left, step = True, self._step
             had_time = had_ample_time(self._given_ns, step.took_ns)
             step.member.failed(answer.status, had_time=had_time)
             self._end(answer.status, (), answer.reason)
@@ -419,7 +419,9 @@ class SteppedRun(IExecutionCallback):
         self._release()
         if self._use is not None:
             self._use.end(status, shapes)
-        self._ended(ExecutionResult(status, shapes, timing, reason, None, route))
+        is_left = self.is_left or self._is_outstanding
+        end = ExecutionResult(status, shapes, timing, reason, None, route, is_left)
+        self._ended(end)
 
     def _release(self) -> None:
         """Give all back once no device works for this any more."""

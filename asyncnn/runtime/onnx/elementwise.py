@@ -1,23 +1,14 @@
 """Arithmetic, comparisons, logic, casts, and what selects by conditions."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
-from asyncnn.runtime.drafting import B8, F16, I32, Q8, Q8S, Value
+from asyncnn.runtime.drafting import B8, I32, Q8, Q8S, Value
 from asyncnn.runtime.onnx.node import Converter, OnnxNode
 
 BYTES = (Q8, Q8S)
-
-
-def in_float32(draft: Composer, value: Value, move: Callable[[Value], Value]) -> Value:
-    """Return ``move(value)``, computed in float32 if ``value`` is float16."""
-    if value.type != F16:
-        return move(value)
-    return draft.cast(move(draft.cast(value, np.float32)), np.float16)
 
 
 def _arithmetic(type_: Op) -> Converter:
@@ -116,25 +107,12 @@ def _where(node: OnnxNode) -> Value:
 
 
 def _if(node: OnnxNode) -> list[Value]:
-    """Pick the branch of a known condition, else compute both and select."""
-    condition, draft = node.input(0), node.draft
-    names = ("then_branch", "else_branch")
-    graphs = [node.attribute(name) for name in names]
-    if condition.data is not None:
-        if condition.data.size != 1:
-            raise InvalidArgumentError("a condition of several elements")
-        return node.run(graphs[0 if condition.data.reshape(()) else 1])
-    results = [node.run(graph) for graph in graphs]
-    found = []
-    for if_true, if_false in zip(*results, strict=True):
-        if if_true.shape != if_false.shape or if_true.dtype != if_false.dtype:
-            raise node.refuse(
-                "a condition that is computed, with branches of different shapes or "
-                f"types: {list(if_true.shape)} and {list(if_false.shape)}"
-            )
-        flag = draft.reshape(condition, ())
-        found.append(draft.select(flag, if_true, if_false))
-    return found
+    """Pick the branch of a condition that is known."""
+    condition = node.data(0)
+    if condition.size != 1:
+        raise InvalidArgumentError("a condition of several elements")
+    branch = "then_branch" if condition.reshape(()) else "else_branch"
+    return node.run(node.attribute(branch))
 
 
 def _not(node: OnnxNode) -> Value:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from asyncnn.extensions.onnx_nodes import size_of_result
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.runtime.allowance import MAX_FOLDED
@@ -110,57 +111,27 @@ def flat_shape(node: OnnxNode, shape: Shape) -> Shape:
     return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
-def _filled(node: OnnxNode) -> Shape:
-    shape = tuple(node.integers(0))
-    if any(length < 0 for length in shape):
-        raise InvalidArgumentError(f"a constant of shape {list(shape)}")
-    return shape
-
-
-def _range(node: OnnxNode) -> Shape:
-    start, limit, step = (node.data(index).reshape(()) for index in range(3))
-    if not step or not all(np.isfinite([start, limit, step])):
-        raise InvalidArgumentError(f"a range from {start} to {limit} by {step}")
-    return (max(0, math.ceil((limit.item() - start.item()) / step.item())),)
-
-
-def _gathered(node: OnnxNode) -> Shape:
-    data, indices = node.data(0), node.data(1)
-    axis = node.axis(node.attribute("axis", 0), data.ndim)
-    return (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
-
-
-def _tiled(node: OnnxNode) -> Shape:
-    shape, repeats = node.data(0).shape, node.integers(1)
-    if len(repeats) != len(shape) or any(count < 0 for count in repeats):
-        raise InvalidArgumentError(f"{list(shape)} times {repeats}")
-    return (*shape, *repeats)
-
-
-def _broadcast(node: OnnxNode) -> Shape:
-    shapes = [value.shape for value in node.given_inputs if value is not None]
+def _size(node: OnnxNode) -> float:
+    """Return how many elements the result of a node of constants has."""
+    given = [value and value.data for value in node.given_inputs]
     try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        raise InvalidArgumentError(f"{shapes} do not broadcast") from None
+        if node.name != "Gather":
+            return size_of_result(node.name, given)
+        axis = node.axis(node.attribute("axis", 0), node.input(0).rank)
+        rows = node.input(0).shape[axis] or 1
+        return node.data(0).size // rows * node.data(1).size
+    except (LookupError, ValueError) as error:
+        raise InvalidArgumentError(f"{node.name} of what does not fit") from error
 
 
-def _expanded(node: OnnxNode) -> Shape:
-    return np.broadcast_shapes(node.data(0).shape, tuple(node.integers(1)))
-
-
-_GROWING: dict[str, Callable[[OnnxNode], Shape]] = {
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where"), _broadcast),
-    **dict.fromkeys(("And", "Or", "Xor", "Max", "Min"), _broadcast),
-    **dict.fromkeys(("Equal", "Greater", "Less"), _broadcast),
-    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), _broadcast),
-    "ConstantOfShape": _filled,
-    "Expand": _expanded,
-    "Gather": _gathered,
-    "Range": _range,
-    "Tile": _tiled,
-}
-"""What has as many elements as a result that may be larger than what it is made of."""
+_GROWING = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where", "And", "Or", "Xor"),
+        *("Max", "Min", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"),
+        *("ConstantOfShape", "Expand", "Gather", "Range", "Tile"),
+    )
+)
+"""Operators whose result may be larger than what it is made of."""
 
 _EVALUATED = frozenset(
     (
@@ -195,11 +166,11 @@ def fold(node: OnnxNode) -> Array | None:
     if any(value.form.channels or value.form.zero_point for value in given):
         return None
     if node.name in _GROWING:
-        shape = _GROWING[node.name](node)
-        if node.name == "ConstantOfShape" and math.prod(shape) > MAX_FOLDED:
+        size = _size(node)
+        if node.name == "ConstantOfShape" and size > MAX_FOLDED:
             return None  # the device fills it
         source = sum(math.prod(value.shape) for value in given)
-        node.draft.allowance.take_folded(shape, source)
+        node.draft.allowance.take_folded(size, source)
     is_quotient = node.name in ("Div", "Mod") and node.data(1).dtype.kind != "f"
     if is_quotient and not node.data(1).all():
         raise InvalidArgumentError("a constant is divided by zero")

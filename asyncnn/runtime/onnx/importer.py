@@ -21,7 +21,6 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import (
     activation,
     elementwise,
-    lstm_layers,
     moving_operators,
     normalization,
     pooling,
@@ -75,7 +74,8 @@ def _constant_of_shape(node: OnnxNode) -> Value:
     shape, tensor = node.integers(0), node.attribute("value")
     value = np.zeros(1, np.float32) if tensor is None else node.read_tensor(tensor)
     is_filled = HAL_TYPES.get(value.dtype) in (F16, F32, I32)
-    if value.size != 1 or not is_filled or math.prod(shape) > _MAX_FILLED:
+    is_large = min(shape, default=0) < 0 or math.prod(shape) > _MAX_FILLED
+    if value.size != 1 or not is_filled or is_large:
         raise InvalidArgumentError(f"a constant of shape {shape} is too large")
     return node.draft.full(tuple(shape), value.reshape(()).item(), value.dtype)
 
@@ -98,7 +98,6 @@ CONVERTERS: dict[str, Converter] = {
     **normalization.CONVERTERS,
     **pooling.CONVERTERS,
     **quantization.CONVERTERS,
-    **lstm_layers.CONVERTERS,
     **reduction.CONVERTERS,
     **moving_operators.CONVERTERS,
     **resize.CONVERTERS,

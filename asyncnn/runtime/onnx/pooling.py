@@ -1,109 +1,59 @@
-"""Pools over images, signals and volumes, in the layout of ONNX."""
-
-from collections.abc import Sequence
+"""Pools over images and signals, in the layout of ONNX."""
 
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.moves import pad
 from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.reduction import reduce
-from asyncnn.runtime.onnx.weighted import (
-    SlidingWindow,
-    as_image,
-    of_rank,
-    paddings,
-    spatial,
-)
+from asyncnn.runtime.onnx.weighted import as_image, of_rank, sliding_of, spatial
 
 
-class _PoolWindow:
-    """What the attributes of a pool say, for any number of axes."""
-
-    def __init__(self, node: OnnxNode) -> None:
-        value = node.input(0)
-        self.rank = value.rank - 2
-        if not 1 <= self.rank <= 3:
-            raise node.refuse(f"a pool of rank {value.rank}")
-        self.kernel = spatial(node, "kernel_shape", self.rank)
-        self.strides = spatial(node, "strides", self.rank)
-        if max(spatial(node, "dilations", self.rank)) > 1:
-            raise node.refuse("a pool with dilation")
-        self.pads = paddings(node, value.shape[2:], self.kernel, self.rank)
-        self.extra = [0] * self.rank
-        if node.attribute("ceil_mode", 0):
-            for axis, size in enumerate(value.shape[2:]):
-                before, after = self.pads[axis]
-                rest = size + before + after - self.kernel[axis]
-                count = -(-rest // self.strides[axis])
-                # A window that begins behind the last element is none.
-                if count * self.strides[axis] >= size + before:
-                    count -= 1
-                self.extra[axis] = max(0, count * self.strides[axis] - rest)
-
-    def sliding(self, pads: Sequence[tuple[int, int]]) -> SlidingWindow:
-        """Return the window over height and width, without dilation."""
-        kernel, strides = self.kernel[-2:], self.strides[-2:]
-        pads = list(pads[-2:])
-        if self.rank == 1:
-            kernel, strides, pads = [1, *kernel], [1, *strides], [(0, 0), *pads]
-        return SlidingWindow(
-            (kernel[0], kernel[1]), (strides[0], strides[1]), (1, 1), (pads[0], pads[1])
-        )
-
-    @property
-    def padded(self) -> list[tuple[int, int]]:
-        """Padding with what rounding up adds."""
-        pairs = zip(self.pads, self.extra, strict=True)
-        return [(before, after + extra) for (before, after), extra in pairs]
-
-
-def _slide(draft: Composer, type_: Op, value: Value, sliding: SlidingWindow) -> Value:
+def _pooled(node: OnnxNode, type_: Op, *, counts_padding: bool = False) -> Value:
+    value, draft = node.input(0), node.draft
+    rank = value.rank - 2
+    if rank not in (1, 2):
+        raise node.refuse(f"a pool of rank {value.rank}")
+    sliding = sliding_of(node, value, spatial(node, "kernel_shape", rank))
+    if max(sliding.dilations) > 1:
+        raise node.refuse("a pool with dilation")
     image = as_image(draft, value)
-    kernel = [sliding.kernel[1], sliding.kernel[0]]
-    result = draft.emit(type_, [image, *sliding.explicit, *kernel, 0, True])
-    return of_rank(draft, result, value.rank)
-
-
-def _pooled(
-    draft: Composer,
-    type_: Op,
-    value: Value,
-    pool: _PoolWindow,
-    pads: Sequence[tuple[int, int]],
-) -> Value:
-    """Return a pool; of a volume, first of its planes and then along its depth."""
-    if pool.rank < 3:
-        return _slide(draft, type_, value, pool.sliding(pads))
-    batch, channels, depth, height, width = value.shape
-    planes = draft.reshape(value, (batch, channels * depth, height, width))
-    planes = _slide(draft, type_, planes, pool.sliding(pads))
-    height, width = planes.shape[2:]
-    columns = draft.reshape(planes, (batch, channels, depth, height * width))
-    along = SlidingWindow(
-        (pool.kernel[0], 1), (pool.strides[0], 1), (1, 1), (pads[0], (0, 0))
+    rows, columns = (
+        _rounded_up(*each) if node.attribute("ceil_mode", 0) else each[3]
+        for each in zip(
+            image.shape[2:], sliding.kernel, sliding.strides, sliding.pads, strict=True
+        )
     )
-    result = _slide(draft, type_, columns, along)
-    return draft.reshape(result, (batch, channels, result.shape[2], height, width))
+    if counts_padding and any(map(any, sliding.pads)):
+        image = pad(draft, image, [(0, 0), (0, 0), *sliding.pads])
+        (_, low), (_, right) = sliding.pads
+        rows, columns = (0, rows[1] - low), (0, columns[1] - right)
+    height, width = sliding.strides
+    numbers = [*columns, *rows, width, height, *sliding.kernel[::-1], 0, True]
+    return of_rank(draft, draft.emit(type_, [image, *numbers]), value.rank)
+
+
+def _rounded_up(
+    size: int, kernel: int, stride: int, pads: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the padding of an axis with what the last window needs to be whole."""
+    before, after = pads
+    rest = size + before + after - kernel
+    count = -(-rest // stride)
+    # A window that begins behind the last element is none.
+    if count * stride >= size + before:
+        count -= 1
+    return before, after + max(0, count * stride - rest)
 
 
 def _max_pool(node: OnnxNode) -> Value:
-    value, draft = node.input(0), node.draft
     if node.wants(1):
         raise node.refuse("the places of the largest elements")
-    pool = _PoolWindow(node)
-    return _pooled(draft, Op.MAX_POOL_2D, value, pool, pool.padded)
+    return _pooled(node, Op.MAX_POOL_2D)
 
 
 def _average_pool(node: OnnxNode) -> Value:
-    value, draft = node.input(0), node.draft
-    pool = _PoolWindow(node)
-    includes = bool(node.attribute("count_include_pad", 0))
-    if includes and any(any(pair) for pair in pool.pads):
-        value = pad(draft, value, [(0, 0), (0, 0), *pool.pads])
-        behind = [(0, extra) for extra in pool.extra]
-        return _pooled(draft, Op.AVERAGE_POOL_2D, value, pool, behind)
-    return _pooled(draft, Op.AVERAGE_POOL_2D, value, pool, pool.padded)
+    counts_padding = bool(node.attribute("count_include_pad", 0))
+    return _pooled(node, Op.AVERAGE_POOL_2D, counts_padding=counts_padding)
 
 
 def _global(type_: Op) -> Converter:

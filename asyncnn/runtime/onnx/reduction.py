@@ -37,21 +37,12 @@ def reduce(
 def _reduced(draft: Composer, type_: Op, value: Value, axes: Sequence[int]) -> Value:
     lengths, places = merged_axes(value.shape, axes)
     if len(lengths) > MAX_RANK:
-        for axis in axes:
-            three = draft.as_three(value, axis)
-            one = draft.emit(type_, [three, (1,), _keep(type_, True)])
-            shape = (*value.shape[:axis], 1, *value.shape[axis + 1 :])
-            value = draft.reshape(one, shape)
-        return value
+        raise UnsupportedOperatorError("it reduces too many axes apart")
     flat = draft.reshape(value, lengths)
     where = tuple(places.values())
     if not where:
         return value
-    return draft.emit(type_, [flat, where, _keep(type_, True)])
-
-
-def _keep(type_: Op, keep: bool) -> int | bool:
-    return int(keep) if type_ == Op.MEAN else keep
+    return draft.emit(type_, [flat, where, 1 if type_ == Op.MEAN else True])
 
 
 def axes_of(node: OnnxNode) -> tuple[list[int], bool]:

@@ -4,16 +4,33 @@
 `scope` converts one, operator by operator, by way of a `node`. Converters of single
 operators are in files named after their families; `control_flow` has those that run
 other graphs or use `variables`. `shapes` follows inputs of other shapes than the
-file's, `metadata` reads what the author says. A `region` is a file as it is.
+file's, `metadata` reads what the author says. A `region` is a file as it is, for
+which nothing of the rest is imported.
 """
 
-from asyncnn.runtime.tflite.importer import (
-    import_tflite,
-    importing_tflite,
-    outline_of_tflite,
-)
-from asyncnn.runtime.tflite.region import loading_tflite, region_of_tflite
-from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from typing import TYPE_CHECKING
+
+from asyncnn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from asyncnn.runtime.tflite.importer import (
+        import_tflite,
+        importing_tflite,
+        outline_of_tflite,
+    )
+    from asyncnn.runtime.tflite.region import loading_tflite, region_of_tflite
+    from asyncnn.runtime.unsupported import UnsupportedOperatorError
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "asyncnn.runtime.tflite.importer": (
+                "import_tflite importing_tflite outline_of_tflite"
+            ),
+            "asyncnn.runtime.tflite.region": "loading_tflite region_of_tflite",
+            "asyncnn.runtime.unsupported": "UnsupportedOperatorError",
+        },
+    )
 
 __all__ = (
     "UnsupportedOperatorError",

@@ -9,9 +9,9 @@ Source: tflite-support, metadata_schema.fbs.
 
 import io
 import struct
-import zipfile
 import zlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from asyncnn.runtime.model_description import (
 )
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.tables import Graph
+
+if TYPE_CHECKING:  # few files have labels
+    import zipfile
 
 IDENTIFIER = b"M001"
 """Bytes 4 to 8 of the metadata."""
@@ -150,6 +153,8 @@ class _Archive:
 
     def lines(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the lines of the first file among ``names`` that can be read."""
+        import zipfile
+
         for name in names:
             self._left -= 1
             if self._left < 0:
@@ -171,6 +176,8 @@ class _Archive:
         return ()
 
     def _read(self, name: str) -> tuple[str, ...]:
+        import zipfile
+
         if self._zip is None:
             # A part of the file, so that an archive of any size costs no more.
             end = io.BytesIO(self._file[-MAX_ARCHIVE_BYTES:])

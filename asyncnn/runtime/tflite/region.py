@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.engine.array_memory import address_of
-from asyncnn.engine.costs import estimated_of_operator_ns
+from asyncnn.engine.costs import estimated_of_graph_ns
 from asyncnn.extensions import Extension
 from asyncnn.extensions.regions import LITERT, Port, region_model, type_of
 from asyncnn.hal.errors import InvalidArgumentError
@@ -20,6 +20,7 @@ from asyncnn.hal.operands import AnyOperandType
 from asyncnn.hal.types import Dimensions, Memory, OperandType
 from asyncnn.hal.validate import validating
 from asyncnn.input_files import decoding
+from asyncnn.memory.pages import is_final
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.axes import MAX_RANK
@@ -31,13 +32,13 @@ from asyncnn.runtime.tflite.borders import (
     signatures_of,
     unique_names,
 )
-from asyncnn.runtime.tflite.importer import importing_contents
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite import runnable
 from asyncnn.tflite.contents import keep_checked, reading_contents
-from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Operator, Tensor
+from asyncnn.tflite.scan import reading_checked
+from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Tensor
 
 _MOST_NS = 4_500_000
 """Estimated time of a graph that a pause has begin anew; see `cuts.SEGMENT_NS`."""
@@ -60,7 +61,10 @@ def loading_tflite(
     :raises UnsupportedOperatorError: if LiteRT does not run it either.
     """
     with decoding("TFLite"):
-        contents = yield from reading_contents(view(memory))
+        data = view(memory)
+        contents = yield from reading_checked(
+            data, is_final=not strict and is_final(np.frombuffer(data, np.uint8))
+        )
         graph = chosen_graph(contents, signature)
         region = partial(_region, contents, graph, memory, input_shapes)
         if not strict and _loses_nothing(contents, graph, input_shapes):
@@ -68,6 +72,8 @@ def loading_tflite(
             unwanted = suppress(InvalidArgumentError, UnsupportedOperatorError)
             with unwanted, decoding("TFLite"):
                 return (yield from region())
+    from asyncnn.runtime.tflite.importer import importing_contents
+
     try:
         return (
             yield from importing_contents(
@@ -116,12 +122,7 @@ def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) 
     """
     if len(contents.graphs) > 1 or input_shapes or runnable.may_surprise(contents):
         return False
-    if any(_is_hybrid(graph, each) for each in graph.operators):
-        return False
-    if (
-        sum(estimated_of_operator_ns(graph, each) for each in graph.operators)
-        > _MOST_NS
-    ):
+    if is_hybrid(graph) or sum(estimated_of_graph_ns(graph)) > _MOST_NS:
         return False
     ends = [graph.tensors[index] for index in {*graph.inputs, *graph.outputs}]
     return all(
@@ -130,10 +131,14 @@ def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) 
     )
 
 
-def _is_hybrid(graph: Graph, operator: Operator) -> bool:
+def is_hybrid(graph: Graph) -> bool:
     """Tell whether LiteRT quantises floats on the fly, to multiply them by integers."""
-    types = {graph.tensors[index].type for index in operator.inputs if index >= 0}
-    return "FLOAT32" in types and not types.isdisjoint(("INT8", "UINT8"))
+    if graph.survey is not None:
+        return bool(graph.survey.is_hybrid)
+    read = [
+        [graph.tensors[i].type for i in e.inputs if i >= 0] for e in graph.operators
+    ]
+    return any("FLOAT32" in each and {"INT8", "UINT8"} & {*each} for each in read)
 
 
 def _region(

@@ -1,7 +1,7 @@
 """TFLite tensors as HAL operands, and what a file says of an operator's."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,9 +10,11 @@ from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
 from asyncnn.runtime.axes import CountsAxes, dimensions_of
-from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Operator, Tensor
+
+if TYPE_CHECKING:  # regions are loaded without it
+    from asyncnn.runtime.graph_builder import GraphBuilder
 
 _TYPES = {
     "FLOAT32": OperandType.TENSOR_FLOAT32,
@@ -64,7 +66,7 @@ def describe(tensor: Tensor) -> Operand:
     )
 
 
-def add_constant(builder: GraphBuilder, tensor: Tensor, operand: Operand) -> int:
+def add_constant(builder: "GraphBuilder", tensor: Tensor, operand: Operand) -> int:
     """Add the data of a constant ``tensor`` as ``operand`` describes it.
 
     The data are not copied where the HAL can use the bytes of the file.

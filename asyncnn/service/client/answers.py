@@ -49,6 +49,7 @@ class SentExecution(Completion):
     sendable: Sendable
     staged: Staged | None
     _route: Route | None = None
+    _is_left = False
 
     def __init__(
         self, connection: Line, request: Request, sent: Sendable | Staged
@@ -70,6 +71,10 @@ class SentExecution(Completion):
         """Learn, before the outcome, of an unusual route."""
         self._route = route
 
+    def leave(self) -> None:
+        """Learn, before the outcome, that its memory stays in use."""
+        self._is_left = True
+
     def take(self, result: ExecutionResult, *more: Any) -> None:
         """Take the outcome, once, and the outputs that are not in place yet.
 
@@ -82,6 +87,8 @@ class SentExecution(Completion):
             return
         if self._route is not None:
             result = replace(result, route=self._route)
+        if self._is_left:
+            result = replace(result, is_left=True)
         if status is not _NONE:
             logger.info("execution failed: %s: %s", status.name, result.reason)
         elif staged is not None and staged.outputs:
@@ -122,10 +129,11 @@ class SentExecution(Completion):
         """Give the slab back for other requests, unless it may still be written to."""
         request, staged = self.request, self.staged
         self.request, self.staged = _NOTHING, None
-        if status in _UNSETTLED:
+        if status in _UNSETTLED or self._is_left:
             retire(request.pools)
         # A driver that is stuck may write to the slab later: then it is dropped.
-        if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
+        is_stuck = status is ErrorStatus.GENERAL_FAILURE or self._is_left
+        if staged is not None and not is_stuck:
             staged.give_back()
 
     def expire(self, error: AsyncnnError) -> None:
@@ -134,11 +142,13 @@ class SentExecution(Completion):
             if self.staged is not None and not self.staged.is_held:
                 self.staged.inputs.clear()  # which are the application's
                 self.staged.outputs.clear()
-            self.refuse(error)
+            is_left = self.staged is None or bool(self.staged.layout.kept)
+            self.refuse(error, is_left and self.number != 0)
 
-    def refuse(self, error: AsyncnnError) -> None:
-        """Report an error of this end."""
-        self._settle(ExecutionResult(error.status, (), NO_TIMING, str(error)))
+    def refuse(self, error: AsyncnnError, is_left: bool = False) -> None:
+        """Report an error of this end, maybe while the client's memory is in use."""
+        end = ExecutionResult(error.status, (), NO_TIMING, str(error), is_left=is_left)
+        self._settle(end)
 
 
 def _not_taken(error: Exception) -> ExecutionResult:

@@ -358,7 +358,9 @@ class Connection:
         match message:
             case wire.Took():
                 executed = self._executing.get(message.execution)
-                if executed is not None:
+                if executed is not None and message.is_left:
+                    executed.leave()
+                if executed is not None and message.route is not None:
                     notify(executed.took, message.route)
             case wire.Prepared():
                 self.preparations.prepared(message)

@@ -261,5 +261,7 @@ class NotifyingExecution(RemoteExecution):
         callback = self.callback
         callback.unlink_to_death()
         callback.reason = result.reason
+        if result.is_left:
+            callback.is_left = True
         notify = OneShot(callback.notify_1_3)
         notify(result.status, result.output_shapes, result.timing)

@@ -151,6 +151,8 @@ class Executions(SessionPart):
             self._tasks.start(self._write_back(callback, shapes, timing))
             return
         del self._executing[number]
+        if callback.is_left:
+            self._send(wire.Took(number, None, is_left=True))
         self._send(wire.Executed(number, status, shapes, timing, callback.reason))
 
     def took(self, callback: "_Executing", route: Route) -> None:

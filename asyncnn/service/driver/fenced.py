@@ -147,7 +147,7 @@ class FencedOrders(SessionPart):
         self._ended: deque[int] = deque()
         self._seen = 0
         self._untold: list[wire.FencedEnd] = []
-        self._routes: list[wire.Took] = []
+        self._unusual: list[wire.Took] = []
 
     def execute(
         self,
@@ -211,7 +211,7 @@ class FencedOrders(SessionPart):
         known = tuple(self._known.values())
         self._known.clear()
         self._untold.clear()
-        self._routes.clear()
+        self._unusual.clear()
         for fenced in known:
             if fenced.run.status is None:
                 fenced.cancel()
@@ -284,8 +284,8 @@ class FencedOrders(SessionPart):
         self._ended.append(number)
         if not self._untold:
             self._loop.call_soon(self._tell)
-        if run.route is not None:
-            self._routes.append(wire.Took(number, run.route))
+        if run.route is not None or run.is_left:
+            self._unusual.append(wire.Took(number, run.route, run.is_left))
         status, launched, since_fences = run.get_execution_info()
         self._untold.append(
             wire.FencedEnd(
@@ -301,8 +301,8 @@ class FencedOrders(SessionPart):
     def _tell(self) -> None:
         """Tell of all that has ended in this turn of the loop, in one message."""
         untold, self._untold = self._untold, []
-        routes, self._routes = self._routes, []
-        for took in routes:
+        unusual, self._unusual = self._unusual, []
+        for took in unusual:
             self._send(took)
         if untold:
             self._send(wire.FencedDone(tuple(untold)))

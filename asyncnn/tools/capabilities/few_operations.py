@@ -17,7 +17,7 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.capabilities.workload import Coding, Workload, add_inputs
+from asyncnn.tools.capabilities.network import Coding, Workload, add_inputs
 
 _SHAPE = (1024, 1024)
 _STEP = 2.0**-6

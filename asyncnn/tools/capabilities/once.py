@@ -25,7 +25,7 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.logs import errors_as_lines
 from asyncnn.tools.bench.rounds import MIN_ROUNDS
 from asyncnn.tools.capabilities.calibration import Subject, measure_capabilities
-from asyncnn.tools.capabilities.workload import Workload
+from asyncnn.tools.capabilities.network import Workload
 
 
 def main(file: str, seconds: str) -> None:

@@ -1,7 +1,7 @@
 """Where two ways of running a model part: the work behind ``asyncnn diff``.
 
 `extracts` rewrites models so that their tensors can be seen, `sides` runs them on
-devices and on the runtimes of others, `pairing` says which tensors are the same,
+devices and on the runtimes of others, `levels` says which tensors are the same,
 `distances` how far they are apart, `finding` which operation that comes from,
 `evidence` keeps what repeats it, `difference_report` says it; `answer` does it all.
 """

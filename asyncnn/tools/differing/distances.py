@@ -18,6 +18,7 @@ from asyncnn.runtime.model import TensorInfo
 from asyncnn.tools.samples import (
     HAL_ATOL,
     HAL_RTOL,
+    HALF_TOLERANCE,
     Tolerance,
     as_narrow,
     errors_and_limits,
@@ -26,9 +27,6 @@ from asyncnn.tools.samples import (
 
 Info = TensorInfo | Operand
 """What has a type and a quantisation."""
-
-HALF_TOLERANCE = 5 * 2.0**-10
-"""Of float16, relative and absolute, by the HAL's criterion."""
 
 
 class Allowed(msgspec.Struct, frozen=True):

@@ -13,8 +13,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.differing.distances import Allowed, Distance, distance
 from asyncnn.tools.differing.extracts import ModelGraph
-from asyncnn.tools.differing.levels import Level
-from asyncnn.tools.differing.pairing import pair
+from asyncnn.tools.differing.levels import Level, pair
 from asyncnn.tools.differing.sides import DeviceSide, Side
 from asyncnn.tools.samples import Sample
 

@@ -34,8 +34,13 @@ from asyncnn.tools.mlts.contenders import (
     open_targets,
     peer_contender,
 )
-from asyncnn.tools.mlts.energy import POWERCAP, EnergyMeter
-from asyncnn.tools.mlts.measuring import ROUNDS, Plan, measure_model
+from asyncnn.tools.mlts.measuring import (
+    POWERCAP,
+    ROUNDS,
+    EnergyMeter,
+    Plan,
+    measure_model,
+)
 from asyncnn.tools.mlts.suite_models import SuiteModel, Wanted, suite_models
 from asyncnn.tools.mlts.suite_records import FORMAT, Row, SuiteReport
 from asyncnn.tools.samples import random_sample

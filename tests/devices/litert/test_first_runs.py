@@ -8,8 +8,7 @@ import pytest
 
 from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.delegate import LiteRtDelegate
-from asyncnn.devices.litert.graph_file import Source
-from asyncnn.devices.litert.tflite_engine import Engine
+from asyncnn.devices.litert.graph_file import Engine, Source
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan

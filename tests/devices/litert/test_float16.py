@@ -26,7 +26,7 @@ from asyncnn.hal.types import Model, OperandType
 from asyncnn.runtime.explain import explain
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.tools.conformance.criteria import compare
+from asyncnn.tools.conformance.judging import compare
 from asyncnn.tools.conformance.vectors import find_specs, load_cases
 from tests.conftest import SHARED
 from tests.devices.cache.folder import Folder

@@ -10,9 +10,8 @@ from asyncnn.devices.litert.claims import RULES, claims
 from asyncnn.engine.plan import Plan, Step
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType
-from asyncnn.tools.conformance.random_graphs.checking import require_close
+from asyncnn.tools.conformance.random_graphs.checking import evaluate, require_close
 from asyncnn.tools.conformance.random_graphs.families import DRAWN, RandomGraph, graphs
-from asyncnn.tools.conformance.random_graphs.interpreter import evaluate
 from tests.devices.litert.running import run_operation, run_segment, segment_of
 from tests.random_graphs import naive
 from tests.random_graphs.running import program_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.tools.conformance.criteria import compare
+from asyncnn.tools.conformance.judging import compare
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.conftest import SHARED
 from tests.devices.litert.running import is_claimed, plan_of, run_plan

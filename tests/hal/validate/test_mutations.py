@@ -13,7 +13,7 @@ import pytest
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import HalVersion, Model
 from asyncnn.hal.validate import validate_model
-from asyncnn.tools.conformance.mutations.campaign import MODEL_ROWS
+from asyncnn.tools.conformance.mutations.model_rows import MODEL_ROWS
 from asyncnn.tools.conformance.mutations.mutant import Mutant, Row
 from asyncnn.tools.conformance.vectors import Case, find_specs
 from tests.conftest import SHARED, one_in

@@ -121,14 +121,25 @@ async def test_a_driver_is_killed_in_the_midst_of_a_partition(path: str) -> None
         assert outputs.route.fell_back
 
 
-async def test_a_driver_that_is_stopped_misses_the_deadline() -> None:
+@pytest.mark.parametrize("path", ["async", "fenced"])
+@pytest.mark.parametrize("are_shared", [False, True])
+async def test_a_driver_that_is_stopped_misses_the_deadline(
+    path: str, are_shared: bool
+) -> None:
     given = inputs()
     wanted = await expected(given)
     async with with_driver(set()) as (device, pid):
+        out = None
+        if are_shared:
+            out = {n: asyncnn.shared_array(z.shape, z.dtype) for n, z in wanted.items()}
         prepared = await device.prepare(mixed())
         os.kill(pid, signal.SIGSTOP)
         try:
-            outputs = await prepared.run(given, timeout=0.05)
+            if are_shared:  # it may write to them when it goes on: nobody else does
+                with pytest.raises(TimeoutError, match="has not answered"):
+                    await prepared.run(given, out=out, timeout=0.05, path=path)
+                return
+            outputs = await prepared.run(given, timeout=0.05, path=path)
         finally:
             os.kill(pid, signal.SIGCONT)
         assert_same(outputs, wanted)

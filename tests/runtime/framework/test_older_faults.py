@@ -1,6 +1,7 @@
 """Older drivers that are late, or break the rules of their own version."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -8,6 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from asyncnn import connect, shared_array
 from asyncnn.burst.controller import BurstController
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings
@@ -17,11 +19,14 @@ from asyncnn.hal.types import (
     ErrorStatus,
     OutputShape,
     PerformanceInfo,
+    Request,
     Timing,
 )
 from asyncnn.hal.versions import v1_0
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
+from asyncnn.service.driver.server import Server
+from asyncnn.service.process import private_address
 from tests.networks import addition
 from tests.runtime.framework.mixed import WHEREVER_BETTER
 from tests.runtime.framework.older import (
@@ -152,6 +157,62 @@ class TestNeverAnswering:
             assert caught.value.status is (LATE if ends == "deadline" else CLOSED)
             assert not out.any()
             callback.notify(NONE)
+
+    @pytest.mark.parametrize("path", ["async", "fenced"])
+    async def test_nor_does_the_client_of_a_driver_that_serves_it(
+        self, path: str
+    ) -> None:
+        held: asyncio.Queue[Any] = asyncio.Queue()
+        scripted = {
+            "execute": holding(held.put_nowait),
+            "get_capabilities": lambda: (NONE, v1_0.Capabilities(CHEAP, CHEAP)),
+        }
+        address = private_address()
+        async with (
+            adapted(V1_0, **scripted) as (older, _),
+            open_framework(
+                DeviceSettings(),
+                devices=[OpenDevice("older", older)],
+                framework=WHEREVER_BETTER,
+            ) as inner,
+            Server(inner, address),
+            connect(address, deadline_grace=math.inf) as remote,
+            open_framework(
+                DeviceSettings(),
+                devices=[OpenDevice("driver", remote.hal, is_remote=True)],
+                framework=WHEREVER_BETTER,
+            ) as hal,
+        ):
+            model = await Device("framework", hal).prepare(addition(4))
+            x, out = shared_array((4,), np.float32), shared_array((4,), np.float32)
+            x[:] = 1
+            with pytest.raises(TimeoutError, match="has not answered"):
+                await model.run([x, x], out=out, timeout=0.02, path=path)
+            assert not out.any()
+            held.get_nowait().notify(NONE)
+
+    async def test_the_memory_that_it_may_write_serves_no_other_run(self) -> None:
+        held: list[Request] = []
+
+        def hold(request: Request, *_: Any) -> ErrorStatus:
+            held.append(request)
+            return NONE
+
+        address = private_address()
+        async with (
+            adapted(V1_2, execute_1_2=hold) as (older, _),
+            Server(older, address),
+            connect(address, deadline_grace=math.inf) as remote,
+        ):
+            model = await remote.prepare(addition(4))
+            x = np.ones(4, np.float32)
+            for _ in range(2):
+                with pytest.raises(TimeoutError, match="has not answered"):
+                    await model.run([x, x], timeout=0.02)
+            first, second = (request.pools[-1].buffer for request in held)
+            before = bytes(second)
+            first[:] = bytes(len(first))
+            assert bytes(second) == before
 
     async def test_closing_does_not_wait_for_it(self) -> None:
         held: list[Any] = []

@@ -18,14 +18,12 @@ from asyncnn.tools.capabilities import (
     CapabilityMeasurement,
     ReferenceWorkload,
     Surroundings,
-    by_models,
     calibration,
     load_measurement,
     measure_capabilities,
     store_measurement,
 )
-from asyncnn.tools.capabilities.by_models import measured_models
-from asyncnn.tools.capabilities.calibration import Subject
+from asyncnn.tools.capabilities.calibration import Subject, measured_models
 from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.reference_models import ReferenceModel, speech_recognition
 from tests.networks import chain
@@ -73,10 +71,9 @@ async def test_a_driver_that_runs_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibration, "_BATCH_US", 1.0)
-    monkeypatch.setattr(by_models, "_BATCH_US", 1.0)
     small = partial(mobilenet_v1, size=32, width=0.25, quantized=False)
     models = {"image": ReferenceModel(small)}
-    monkeypatch.setattr(by_models, "REFERENCE_MODELS", models)
+    monkeypatch.setattr(calibration, "REFERENCE_MODELS", models)
     path = tmp_path / "driver.sock"
     async with ReferenceDevice() as hal, Server(hal, path):
         found = await measure_capabilities(rounds=1, socket=path)
@@ -99,8 +96,7 @@ class TestByModels:
             "image_int8": ReferenceModel(partial(small, quantized=True), True),
             "speech": ReferenceModel(partial(speech_recognition, cells=8), steps=3),
         }
-        monkeypatch.setattr(by_models, "REFERENCE_MODELS", models)
-        monkeypatch.setattr(by_models, "_BATCH_US", 1.0)
+        monkeypatch.setattr(calibration, "REFERENCE_MODELS", models)
         monkeypatch.setattr(calibration, "workloads", tuple)
 
     async def test_each_is_measured_after_the_workloads(self) -> None:
@@ -127,7 +123,7 @@ class TestByModels:
         def missing() -> str:
             raise PeerMissingError("LiteRT is not installed")
 
-        monkeypatch.setattr(by_models, "litert_version", missing)
+        monkeypatch.setattr(calibration, "litert_version", missing)
         assert measured_models() == []
 
 

@@ -7,7 +7,7 @@ import asyncnn
 from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.capabilities.calibration import workloads
-from asyncnn.tools.capabilities.workload import Workload
+from asyncnn.tools.capabilities.network import Workload
 
 ALL = workloads()
 CONTROL_FLOW = (ReferenceWorkload.IF, ReferenceWorkload.WHILE)

@@ -24,7 +24,6 @@ from asyncnn.hal.types import NO_TIMING, ErrorStatus, MeasureTiming, OutputShape
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.tools.conformance.mutations import refusing
 from asyncnn.tools.conformance.mutations.bare import BareBurst, bare_burst
-from asyncnn.tools.conformance.mutations.campaign import Plan, RowResult
 from asyncnn.tools.conformance.mutations.mutant import (
     PacketMutant,
     PacketRow,
@@ -44,7 +43,7 @@ from asyncnn.tools.conformance.mutations.request_rows import (
     NothingToLearnError,
     Sender,
 )
-from asyncnn.tools.conformance.mutations.trial import Trial
+from asyncnn.tools.conformance.mutations.trial import Plan, RowResult, Trial
 from asyncnn.tools.conformance.vectors import Case, load_cases
 from tests.burst.ends import ADDITION, ScriptedModel, addition_pools
 from tests.hal.validate.samples import float_request

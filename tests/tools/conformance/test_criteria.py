@@ -7,7 +7,7 @@ import pytest
 
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.types import Model, Operand, OperandType, Subgraph
-from asyncnn.tools.conformance.criteria import compare
+from asyncnn.tools.conformance.judging import compare
 from asyncnn.tools.conformance.vectors import Case, ExpectedOutput
 
 F32 = OperandType.TENSOR_FLOAT32

@@ -8,8 +8,7 @@ import pytest
 
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.tools.conformance.criteria import compare
-from asyncnn.tools.conformance.judging import judge
+from asyncnn.tools.conformance.judging import compare, judge
 from asyncnn.tools.conformance.preparing import preparing
 from asyncnn.tools.conformance.vectors import Case
 from tests.conftest import SHARED

@@ -23,7 +23,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer
 from asyncnn.service import RemoteDevice, Server
-from asyncnn.tools.conformance.criteria import compare
+from asyncnn.tools.conformance.judging import compare
 from asyncnn.tools.conformance.suite import CTS_ONLY
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.devices.domains import NONE, Buffer, allocated, role

@@ -24,7 +24,7 @@ from asyncnn.service import RemoteDevice, Server
 from asyncnn.service.process import driver_process
 from asyncnn.tools.conformance.mutations import refusing, trial
 from asyncnn.tools.conformance.mutations.bare import bare_client
-from asyncnn.tools.conformance.mutations.campaign import ITSELF, MODEL_ROWS, WORDS, Plan
+from asyncnn.tools.conformance.mutations.model_rows import MODEL_ROWS, cyclic_mutant
 from asyncnn.tools.conformance.mutations.mutant import (
     Mutant,
     RequestMutant,
@@ -32,7 +32,6 @@ from asyncnn.tools.conformance.mutations.mutant import (
     Row,
     sample,
 )
-from asyncnn.tools.conformance.mutations.operation_rows import cyclic_mutant
 from asyncnn.tools.conformance.mutations.refusing import (
     Target,
     Way,
@@ -40,7 +39,13 @@ from asyncnn.tools.conformance.mutations.refusing import (
     judge_request,
 )
 from asyncnn.tools.conformance.mutations.request_rows import REQUEST_ROWS
-from asyncnn.tools.conformance.mutations.trial import Trial, run_mutants
+from asyncnn.tools.conformance.mutations.trial import (
+    ITSELF,
+    WORDS,
+    Plan,
+    Trial,
+    run_mutants,
+)
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.hal.validate.samples import float_model, float_request, q8_model
 

@@ -23,7 +23,7 @@ from asyncnn.kernels.kernel import Prepare, PreparedKernel
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret
+from asyncnn.tools.conformance.random_graphs.checking import evaluate, interpret
 
 KINDS = ("kernel", "constant", "scale", "rounding")
 

@@ -28,7 +28,7 @@ from asyncnn.tools.differing import Inquiry, answer
 from asyncnn.tools.differing.distances import Allowed
 from asyncnn.tools.differing.extracts import ModelGraph
 from asyncnn.tools.differing.finding import Finding, Question, find
-from asyncnn.tools.differing.pairing import pair
+from asyncnn.tools.differing.levels import pair
 from asyncnn.tools.differing.sides import DeviceSide
 from asyncnn.tools.other_runtimes import LiteRt, OnnxFile
 from asyncnn.tools.samples import Sample

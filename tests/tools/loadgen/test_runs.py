@@ -15,9 +15,8 @@ import pytest
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.tools.loadgen import Scenario, Settings, users_systems
-from asyncnn.tools.loadgen.judge import judged
+from asyncnn.tools.loadgen.judge import JudgedRunOptions, judged, run_all
 from asyncnn.tools.loadgen.library import Library
-from asyncnn.tools.loadgen.runs import JudgedRunOptions, run_all
 from asyncnn.tools.loadgen.systems import BlockingSystem, System
 from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, QueryWay, opened, system_of
 from asyncnn.tools.samples import Tolerance

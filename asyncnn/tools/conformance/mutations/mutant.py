@@ -1,6 +1,7 @@
 """What a mutation yields, the rows it is listed in, and the edits it is made of."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -149,47 +150,37 @@ def with_main(model: hal.Model, **changes: Any) -> hal.Model:
     return replace(model, main=replace(model.main, **changes))
 
 
+def with_item(model: hal.Model, kind: str, index: int, **changes: Any) -> hal.Model:
+    """Return the model with fields of one of the ``operands`` or ``operations``."""
+    items = getattr(model.main, kind)
+    changed = replaced(items, index, replace(items[index], **changes))
+    return with_main(model, **{kind: changed})
+
+
 def with_operand(model: hal.Model, index: int, **changes: Any) -> hal.Model:
     """Return the model with fields of one operand changed."""
-    operands = model.main.operands
-    changed = replace(operands[index], **changes)
-    return with_main(model, operands=replaced(operands, index, changed))
+    return with_item(model, "operands", index, **changes)
 
 
 def with_operation(model: hal.Model, index: int, **changes: Any) -> hal.Model:
     """Return the model with fields of one operation changed."""
-    operations = model.main.operations
-    changed = replace(operations[index], **changes)
-    return with_main(model, operations=replaced(operations, index, changed))
+    return with_item(model, "operations", index, **changes)
 
 
-def with_consumers(model: hal.Model, index: int, more: int) -> hal.Model:
-    """Return the model with the number of consumers of one operand corrected."""
-    count = model.main.operands[index].number_of_consumers + more
-    return with_operand(model, index, number_of_consumers=count)
-
-
-def with_new_temporary(model: hal.Model, like: int) -> tuple[hal.Model, int]:
-    """Return the model with one more operand, like operand ``like``, and its index."""
-    operand = replace(
-        model.main.operands[like],
-        lifetime=hal.OperandLifeTime.TEMPORARY_VARIABLE,
-        number_of_consumers=0,
-    )
+def with_new_operand(model: hal.Model, operand: hal.Operand) -> tuple[hal.Model, int]:
+    """Return the model with one more operand, and its index."""
     operands = (*model.main.operands, operand)
     return with_main(model, operands=operands), len(operands) - 1
 
 
-def with_new_border(
-    model: hal.Model, operand: hal.Operand, kind: str
-) -> tuple[hal.Model, int]:
-    """Return the model with one more ``"input"`` or ``"output"``, and its index."""
-    main = model.main
-    index = len(main.operands)
-    new = replace(operand, lifetime=hal.OperandLifeTime[f"SUBGRAPH_{kind.upper()}"])
-    field = f"{kind}_indexes"
-    indexes = {field: (*getattr(main, field), index)}
-    return with_main(model, operands=(*main.operands, new), **indexes), index
+def recounted(model: hal.Model) -> hal.Model:
+    """Return the model with numbers of consumers that are right."""
+    counts = Counter(i for each in model.main.operations for i in each.inputs)
+    operands = tuple(
+        replace(operand, number_of_consumers=counts[index])
+        for index, operand in enumerate(model.main.operands)
+    )
+    return with_main(model, operands=operands)
 
 
 def without_operand(model: hal.Model, index: int) -> hal.Model:
@@ -216,24 +207,23 @@ def can_be_constant(operand: hal.Operand) -> bool:
     return 0 < _size_bytes(operand) <= _LARGEST_CONSTANT_BYTES
 
 
-def with_lifetime(model: hal.Model, index: int, lifetime: int) -> hal.Model:
-    """Change a lifetime, and the location to suit, but not the lists of the border."""
+def with_lifetime(
+    model: hal.Model, index: int, lifetime: int, *, listed: bool
+) -> hal.Model:
+    """Change a lifetime and the location, if ``listed`` the border's lists as well."""
     size = _size_bytes(model.main.operands[index]) if lifetime == _COPY else 0
     location = hal.DataLocation(length=size)
     moved = with_operand(model, index, lifetime=lifetime, location=location)
-    return replace(moved, operand_values=model.operand_values.ljust(size, b"\0"))
-
-
-def with_listed_lifetime(model: hal.Model, index: int, lifetime: int) -> hal.Model:
-    """Change a lifetime, the location and the lists of the border."""
+    moved = replace(moved, operand_values=model.operand_values.ljust(size, b"\0"))
+    if not listed:
+        return moved
     inputs = _without(model.main.input_indexes, index)
     outputs = _without(model.main.output_indexes, index)
-    if lifetime == _INPUT:
-        inputs = (*inputs, index)
-    elif lifetime == _OUTPUT:
-        outputs = (*outputs, index)
-    changed = with_lifetime(model, index, lifetime)
-    return with_main(changed, input_indexes=inputs, output_indexes=outputs)
+    return with_main(
+        moved,
+        input_indexes=(*inputs, index) if lifetime == _INPUT else inputs,
+        output_indexes=(*outputs, index) if lifetime == _OUTPUT else outputs,
+    )
 
 
 def _without(indexes: tuple[int, ...], index: int) -> tuple[int, ...]:

@@ -2,8 +2,8 @@
 
 `families` draws valid models with inputs, by Hypothesis, which also makes a failing one
 small; `artist` draws operands, and `sketch` holds what is drawn.
-`interpreter` runs a graph one operation after the other, by the reference kernels.
-`checking` compares a device with that, `search` looks for a graph that fails, and
+`checking` compares a device with the reference kernels, run one operation after the
+other, `search` looks for a graph that fails, and
 `dumping` writes that to files.
 """
 
@@ -30,10 +30,14 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.conformance.executing import NotCarriedError
-from asyncnn.tools.conformance.random_graphs.checking import DifferenceError, Judge
+from asyncnn.tools.conformance.random_graphs.checking import (
+    DifferenceError,
+    Judge,
+    evaluate,
+    interpret,
+)
 from asyncnn.tools.conformance.random_graphs.dumping import dump, listing
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
-from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret
 from asyncnn.tools.conformance.suite import Selection, opened
 from asyncnn.tools.samples import load_arrays, samples
 

@@ -14,7 +14,7 @@ from asyncnn import hal
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, SCALAR_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.operations.table import SIGNATURES, allowed_types
-from asyncnn.tools.conformance.random_graphs.interpreter import evaluate
+from asyncnn.tools.conformance.random_graphs.checking import evaluate
 from asyncnn.tools.conformance.random_graphs.sketch import (
     F16,
     F32,

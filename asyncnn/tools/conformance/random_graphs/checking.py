@@ -1,38 +1,50 @@
 """Compares what a device computes of a graph with the reference kernels.
 
+Those are run in the simplest way: one operation after the other, nothing reused.
+
 A device that computes by those gives the same bits. Any other may be off by one code,
 or by what floats of the HAL may be off, in each operation: so that errors do not add
 up, all results are shown as outputs, and each operation is judged by what it makes of
 the inputs that it really had.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.engine.plan import CONTROL_FLOW
+from asyncnn import kernels
+from asyncnn.engine.plan import CONTROL_FLOW, bound_operand, constant_array
 from asyncnn.hal.operands import QUANT8_TYPES, is_tensor
+from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
-from asyncnn.hal.types import Model, OperandType, Operation, OperationType
+from asyncnn.hal.types import (
+    Model,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    OperationType,
+    Subgraph,
+)
+from asyncnn.kernels.kernel import HeapScratch
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.conformance.executing import NotCarriedError
-from asyncnn.tools.conformance.random_graphs.interpreter import (
-    Values,
-    bind,
-    constant_value,
-    evaluate,
-    interpret,
-)
+from asyncnn.tools.conformance.judging import BY_TYPE
 from asyncnn.tools.differing.extracts import ModelGraph
+from asyncnn.tools.samples import Tolerance, errors_and_limits
 
-_FLOAT32 = (1e-5, 5 * 2.0**-23)
-_FLOAT16 = (5 * 2.0**-10, 5 * 2.0**-10)
-"""The conformance criterion: absolute and relative."""
+Evaluate = Callable[[BoundOperation], list[Array]]
+"""Computes one operation all of whose inputs have values."""
+
+Values = dict[int, Array]
+
+_CONSTANTS = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
+_FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
+_FENCED: AnyPath = "fenced"
 
 _ROOM, _DRAWS = 16, 3
 """So many times what a result changes by, in as many draws, it may be off.
@@ -40,8 +52,98 @@ _ROOM, _DRAWS = 16, 3
 A sum in another order, or of products that are rounded otherwise, needs that.
 """
 
-_FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
-_FENCED: AnyPath = "fenced"
+
+def interpret(model: Model, inputs: Sequence[Array], evaluate: Evaluate) -> list[Array]:
+    """Return the outputs of the main subgraph."""
+    with np.errstate(all="ignore"):
+        return _Interpreter(model, evaluate).run(model.main, inputs)
+
+
+def loop(model: Model, indexes: Sequence[int], state: Sequence[Array]) -> list[Array]:
+    """Return what a WHILE, whose subgraphs are these operands, makes of ``state``."""
+    interpreter = _Interpreter(model, evaluate)
+    with np.errstate(all="ignore"):
+        return interpreter.loop(model.main, indexes, state)
+
+
+def evaluate(operation: BoundOperation) -> list[Array]:
+    """Return the outputs of one operation, all of whose inputs have values.
+
+    :raises GeneralFailureError: if it has no kernel, or its operands have illegal
+        values or shapes.
+    """
+    if kernels.is_data_dependent(operation.type):
+        computed = kernels.compute(operation)
+        assert isinstance(computed, list | tuple)  # no operation here is an engine's
+        return list(computed)
+    shapes = zip(operation.outputs, infer_shapes(operation), strict=True)
+    results = tuple(replace(output, shape=shape) for output, shape in shapes)
+    outputs = [np.empty(o.require_shape(), o.dtype) for o in results]
+    inputs = [None if i is None else i.require_value() for i in operation.inputs]
+    prepared = kernels.prepare(replace(operation, outputs=results))
+    prepared(HeapScratch())(inputs, outputs)
+    return outputs
+
+
+def constants_of(model: Model, subgraph: Subgraph) -> Values:
+    """Return the values of constants by their operands."""
+    return {
+        index: constant_array(model, operand)
+        for index, operand in enumerate(subgraph.operands)
+        if operand.lifetime in _CONSTANTS
+    }
+
+
+class _Interpreter:
+    def __init__(self, model: Model, evaluate: Evaluate) -> None:
+        self._model = model
+        self._evaluate = evaluate
+
+    def run(self, subgraph: Subgraph, inputs: Sequence[Array]) -> list[Array]:
+        values = constants_of(self._model, subgraph)
+        values.update(zip(subgraph.input_indexes, inputs, strict=True))
+        for operation in subgraph.operations:
+            match operation.type:
+                case OperationType.IF:
+                    condition, then, other, *read = operation.inputs
+                    branch = then if values[condition].item() else other
+                    results = self.run(
+                        self._referenced(subgraph, branch), [values[i] for i in read]
+                    )
+                case OperationType.WHILE:
+                    test, body, *read = operation.inputs
+                    state = [values[index] for index in read]
+                    results = self.loop(subgraph, (test, body), state)
+                    results = results[: len(operation.outputs)]
+                case _:
+                    results = self._evaluate(bind(subgraph, operation, values))
+            values.update(zip(operation.outputs, results, strict=True))
+        return [values[index] for index in subgraph.output_indexes]
+
+    def loop(
+        self, subgraph: Subgraph, indexes: Sequence[int], state: Sequence[Array]
+    ) -> list[Array]:
+        condition, body = (self._referenced(subgraph, index) for index in indexes)
+        state = list(state)
+        while self.run(condition, state)[0].item():
+            outputs = self.run(body, state)
+            state[: len(outputs)] = outputs
+        return state
+
+    def _referenced(self, subgraph: Subgraph, index: int) -> Subgraph:
+        return self._model.referenced[subgraph.operands[index].location.offset]
+
+
+def bind(subgraph: Subgraph, operation: Operation, values: Values) -> BoundOperation:
+    """Return an operation with the values that its inputs have."""
+
+    def bound(index: int, value: Array | None = None) -> BoundOperand:
+        shape = None if value is None else value.shape
+        return bound_operand(subgraph.operands[index], shape, value)
+
+    reads = (bound(i, values[i]) if i in values else None for i in operation.inputs)
+    writes = map(bound, operation.outputs)
+    return BoundOperation(OperationType(operation.type), tuple(reads), tuple(writes))
 
 
 class DifferenceError(Exception):
@@ -87,11 +189,8 @@ class Judge(msgspec.Struct, frozen=True, eq=False):
         path = self.path if is_carried else "async"
         results = await _run(prepared, path, inputs)
         main = shown.model.main
-        values: Values = dict(zip(main.input_indexes, inputs, strict=True))
-        for index, operand in enumerate(main.operands):
-            constant = constant_value(shown.model, operand)
-            if constant is not None:
-                values[index] = constant
+        values = constants_of(shown.model, main)
+        values.update(zip(main.input_indexes, inputs, strict=True))
         values.update(zip(main.output_indexes, results, strict=True))
         for operation in _judged(shown.model):
             got = [values[index] for index in operation.outputs]
@@ -208,15 +307,9 @@ def _raise_first(name: str, result: Array, want: Array, passes: Array) -> None:
 
 
 def _passes(operand: BoundOperand, result: Array, want: Array, slack: object) -> Array:
-    got, wanted = result.astype(np.float64), want.astype(np.float64)
-    if operand.type in QUANT8_TYPES:
-        codes: Array = np.abs(got - wanted) <= 1
-        return codes
-    if operand.dtype.kind != "f":
-        return np.asarray(got == wanted)
-    absolute, relative = _FLOAT16 if operand.dtype.itemsize == 2 else _FLOAT32
+    judged = operand.type in (*_FLOATS, *QUANT8_TYPES)
+    allowed = BY_TYPE[OperandType(operand.type)] if judged else Tolerance(0)
+    error, limit = errors_and_limits(result, want, allowed)
     with np.errstate(invalid="ignore"):
-        room = _ROOM * np.asarray(slack, np.float64)
-        allowed = absolute + relative * np.abs(wanted) + room
-        close = np.abs(got - wanted) <= allowed
-    return np.asarray(close | (got == wanted) | (np.isnan(got) & np.isnan(wanted)))
+        close = error <= limit + _ROOM * np.asarray(slack, np.float64)
+    return np.asarray(close | ((result != result) & (want != want)))

@@ -14,7 +14,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.output_files import check_writable
 from asyncnn.runtime.container import SUFFIX, save
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.conformance.random_graphs.interpreter import constant_value
+from asyncnn.tools.conformance.random_graphs.checking import constants_of
 from asyncnn.tools.samples import named_arrays
 
 _LONGEST_VALUE = 12
@@ -36,10 +36,8 @@ def _lines(
     for index in subgraph.input_indexes:
         shown = _value(given[index]) if index in given else ""
         yield f"  %{index} = input {_type(operands[index])}{shown}"
-    for index, operand in enumerate(operands):
-        constant = constant_value(model, operand)
-        if constant is not None:
-            yield f"  %{index} = {_type(operand)}{_value(constant)}"
+    for index, constant in constants_of(model, subgraph).items():
+        yield f"  %{index} = {_type(operands[index])}{_value(constant)}"
     for operation in subgraph.operations:
         results = ", ".join(
             f"%{index} {_type(operands[index])}" for index in operation.outputs

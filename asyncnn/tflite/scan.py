@@ -1,0 +1,208 @@
+"""Reads files of the usual form by one scan in C, which says that they are sound.
+
+`_scan.c` looks at all that `contents` reads and `runnable` checks, by numbers of
+`runnable`. What it does not take, these two read and check, as they do without it;
+``ASYNCNN_PURE_SCAN=1`` asks for that. Of a file that it takes, records are made when
+they are asked for.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, TypeVar, overload
+
+import numpy as np
+
+from asyncnn.lazy import compiled_module
+from asyncnn.pacing import Steps
+from asyncnn.tflite import flatbuffer, runnable
+from asyncnn.tflite.contents import TableReader, reading_contents
+from asyncnn.tflite.tables import (
+    BUILTIN_OPTIONS,
+    DTYPES,
+    OPERATOR_NAMES,
+    OPTION_VECTORS,
+    TYPE_NAMES,
+    Contents,
+    Graph,
+    StoredBytes,
+    Survey,
+)
+
+T = TypeVar("T")
+
+_built: Any = compiled_module("asyncnn.tflite._scan", "ASYNCNN_PURE_SCAN")
+
+_WORK = {
+    "CONV_2D": 1,
+    "FULLY_CONNECTED": 1,
+    "DEPTHWISE_CONV_2D": 2,
+    "TRANSPOSE_CONV": 3,
+    "BATCH_MATMUL": 4,
+}
+"""What they take; see `asyncnn.engine.costs`."""
+
+_FLOAT, _BYTE, _INTEGER, _SCALED = 1, 2, 4, 8
+_KNOWN, _ALIKE, _KEPT, _COMPARING = 1, 2, 4, 8
+_SHAPED, _SURPRISING = 1, 2
+_NONE = 255
+"""Of an input that may be left out, or of counts that are open."""
+
+_UNKNOWN = frozenset({*runnable.CALLED, *runnable.COUNTED, "CONV_3D", "DENSIFY"})
+"""Operators that are left to Python, besides those that have no known counts."""
+
+_FLAGS = {
+    "FLOAT32": _FLOAT,
+    "INT8": _BYTE | _SCALED,
+    "UINT8": _BYTE | _SCALED,
+    "INT16": _SCALED,
+    "INT32": _INTEGER,
+    "INT64": _INTEGER,
+}
+
+
+def reading_checked(data: memoryview, *, is_final: bool) -> Steps[Contents]:
+    """Read a file in steps, with a survey if it is surely sound, and never changes.
+
+    Decoder errors pass through.
+
+    :raises InvalidArgumentError: as `contents.reading_contents`.
+    """
+    found = _built.scan(data, _RULES) if is_final and _built is not None else None
+    if found is None:
+        return (yield from reading_contents(data))
+    return _contents(data, found)
+
+
+class Records(Sequence[T]):
+    """Tables of one kind, each read when it is asked for the first time."""
+
+    def __init__(self, tables: Sequence[int], read: Callable[[int, int], T]) -> None:
+        self._tables, self._read = tables, read
+        self._known: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        """Return a record, or several."""
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        found = self._known.get(index)
+        if found is None:
+            found = self._known[index] = self._read(index, self._tables[index])
+        return found
+
+
+def _contents(data: memoryview, found: Any) -> Contents:
+    *told, tensor_bytes, codes_at, code_count = found[:6]
+    read, reads, made, mades, may_surprise, is_hybrid = found[6:]
+    rows = [
+        np.frombuffer(rows, layout)
+        for rows, layout in zip(told, _layouts(tensor_bytes), strict=True)
+    ]
+    buffers, tensors, operators = [each["table"].tolist() for each in rows]
+    reader = TableReader(data)
+    codes = flatbuffer.tables(data, codes_at, code_count)
+    names = Records(codes, lambda _, table: reader.operator_code(table))
+
+    def stored_bytes(index: int, table: int) -> StoredBytes:
+        _, start, size, _ = rows[0][index].tolist()
+        return StoredBytes(table, start, size, True)
+
+    stored = Records(buffers, stored_bytes)
+    graph = Graph(
+        0,
+        reader.main_name(),
+        Records(tensors, lambda index, table: reader.tensor(index, table, stored)),
+        Records(
+            operators,
+            lambda index, table: reader.operator(index, table, names, len(tensors)),
+        ),
+        flatbuffer.numbers(data, read, reads, flatbuffer.INT32),
+        flatbuffer.numbers(data, made, mades, flatbuffer.INT32),
+        Survey(rows[0], rows[1], rows[2], may_surprise, is_hybrid),
+    )
+    return reader.contents_of((graph,), codes, stored)
+
+
+@cache
+def _layouts(tensor_bytes: int) -> list[np.dtype[Any]]:
+    """Return how C has buffers, tensors and operators in memory."""
+    words = [
+        ("table start size width", ""),
+        ("table is_kept is_constant", ""),
+        ("table code read reads made mades", "elements macs"),
+    ]
+    buffers, tensors, operators = (
+        [(name, "<i8") for name in whole.split()]
+        + [(name, "<f8") for name in real.split()]
+        for whole, real in words
+    )
+    tensors.append(("more", f"V{tensor_bytes - 24}"))
+    operators += [("is_scaled", "<u4"), ("is_depthwise", "<u4")]
+    return [np.dtype(each) for each in (buffers, tensors, operators)]
+
+
+def _packed_type(name: str) -> bytes:
+    dtype = DTYPES.get(name)
+    least, greatest = runnable.BYTES.get(name, (-(2**63), 2**63 - 1))
+    size = 0 if dtype is None else dtype.itemsize
+    return struct.pack("<qqBB6x", least, greatest, size, _FLAGS.get(name, 0))
+
+
+def _packed_operator(name: str) -> bytes:
+    counts = runnable.COUNTS.get(name)
+    if counts is None or name in runnable.NO_OPERATORS or name in _UNKNOWN:
+        return bytes(12)
+    fewest, most, made = counts
+    flags = _KNOWN
+    for flag, names in (
+        (_ALIKE, runnable.ALIKE),
+        (_KEPT, runnable.KEPT),
+        (_COMPARING, runnable.COMPARING),
+    ):
+        flags |= flag * (name in names)
+    shaping = _SHAPED if name in runnable.SHAPED_BY else _SURPRISING
+    return struct.pack(
+        "<9B3b",
+        *(flags, fewest, _NONE if most is None else most, made),
+        runnable.LEFT_OUT.get(name, _NONE),
+        _mask(runnable.WHOLE.get(name, ())),
+        0 if name in runnable.PLAIN else shaping,
+        _mask(runnable.SHAPED_BY.get(name, ())),
+        _WORK.get(name, 0),
+        *(*runnable.RANKS.get(name, ()), 0, 0, 0)[:3],
+    )
+
+
+def _packed_options(kind: str) -> bytes:
+    positive = runnable.POSITIVE.get(kind, {})
+    dilations = [slot for slot, name in positive.items() if name.startswith("Dilation")]
+    width = OPTION_VECTORS.get(kind, 0)
+    is_known = bool(kind) and kind not in runnable.REFERRING
+    return struct.pack("<4B", is_known, width, _mask(positive), _mask(dilations))
+
+
+def _mask(bits: Iterable[int]) -> int:
+    return sum(1 << bit for bit in bits)
+
+
+_RULES = struct.pack(
+    "<4d",
+    *(runnable.MOST_BYTES, runnable.MOST_SCALE),
+    *(runnable.MOST_RATIO, runnable.MOST_POSITIVE),
+) + b"".join(
+    packed(names.get(number, ""))
+    for packed, names in (
+        (_packed_type, TYPE_NAMES),
+        (_packed_operator, OPERATOR_NAMES),
+        (_packed_options, BUILTIN_OPTIONS),
+    )
+    for number in range(256)
+)

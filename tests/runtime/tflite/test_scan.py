@@ -1,0 +1,258 @@
+"""The scan in C takes no file that Python would not, and says the same of it."""
+
+import importlib.util
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn.engine.costs import USUAL, estimated_of_graph_ns
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.pacing import completed
+from asyncnn.runtime.tflite.region import is_hybrid
+from asyncnn.tflite import runnable, scan
+from asyncnn.tflite.contents import reading_contents
+from asyncnn.tflite.tables import Contents
+from tests import sanitizing
+from tests.runtime.tflite.cases import const, f32, i8, ramp
+from tests.runtime.tflite.files import Op, Signature, write
+from tests.runtime.tflite.graphs import conv_2d
+from tests.runtime.tflite.layer_cases import CASES, TYPED_CASES
+from tests.runtime.tflite.mutating import fields_of, mutant
+from tests.runtime.tflite.region_cases import FILES
+from tests.runtime.tflite.test_heads import headed, wide_file
+
+NAME = "asyncnn.tflite._scan"
+SOURCE = Path(scan.__file__).with_name("_scan.c")
+BUILT = importlib.util.find_spec(NAME) is not None
+needs_compiled = pytest.mark.skipif(not BUILT, reason="no scan was compiled")
+
+UNUSUAL = ("loop", "volumes", "float64", "uint32")
+DAMAGED = (InvalidArgumentError, ValueError, struct.error)
+
+
+def python(pure: str) -> str:
+    show = "from asyncnn.tflite import scan; print(scan._built is None)"
+    environment = os.environ | {"ASYNCNN_PURE_SCAN": pure}
+    command = [sys.executable, "-c", show]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.skipif(
+    shutil.which("cc") is None
+    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="there is no compiler, or there are no headers of Python",
+)
+def test_it_was_built_where_that_can_be() -> None:
+    assert BUILT
+
+
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_one_may_ask_for_python(pure: str) -> None:
+    assert python(pure) == f"{pure == '1' or not BUILT}\n"
+
+
+def by_python(data: bytes) -> Contents:
+    """Return what is in a file that may be handed to LiteRT.
+
+    :raises InvalidArgumentError: if it may not.
+    """
+    found = completed(reading_contents(memoryview(data)))
+    refusal = runnable.refusal(found)
+    if refusal:
+        raise InvalidArgumentError(refusal)
+    runnable.check(found)
+    return found
+
+
+def by_scan(data: bytes) -> Contents | None:
+    """Return what the scan says of a file, None of one that it leaves to Python."""
+    found = completed(scan.reading_checked(memoryview(data), is_final=True))
+    return found if found.graphs[0].survey is not None else None
+
+
+def is_taken(data: bytes) -> bool:
+    return scan._built.scan(data, scan._RULES) is not None
+
+
+def check_alike(data: bytes) -> None:
+    """Check what is said of a file that the scan takes."""
+    found, quick = by_python(data), by_scan(data)
+    assert quick is not None
+    (one,), (other,) = found.graphs, quick.graphs
+    assert (one.name, one.inputs, one.outputs) == (
+        other.name,
+        other.inputs,
+        other.outputs,
+    )
+    assert runnable.may_surprise(quick) == runnable.may_surprise(found)
+    assert is_hybrid(other) == is_hybrid(one)
+    assert estimated_of_graph_ns(other) == estimated_of_graph_ns(one, USUAL)
+    assert quick.signatures == found.signatures
+    assert [*quick.buffers] == [*found.buffers]
+    assert quick.codes == found.codes
+    same_graphs(found, quick)
+
+
+def same_graphs(found: Contents, other: Contents) -> None:
+    (one,), (two,) = found.graphs, other.graphs
+    for a, b in zip(one.tensors, two.tensors, strict=True):
+        assert (a.type, a.shape, a.zero_points) == (b.type, b.shape, b.zero_points)
+        assert [*a.scales] == [*b.scales]
+        assert a.quantized_dimension == b.quantized_dimension
+        if a.stored is None:
+            assert b.stored is None
+        else:
+            assert b.stored is not None
+            assert a.stored.tobytes() == b.stored.tobytes()
+    for c, d in zip(one.operators, two.operators, strict=True):
+        assert (c.name, c.inputs, c.outputs) == (d.name, d.inputs, d.outputs)
+        assert c.kind_of_options() == d.kind_of_options()
+
+
+def layers() -> bytes:
+    """Return a file of a few layers, with all that the scan looks at."""
+    x, hidden, y = i8(1, 4, 4, 2), i8(1, 4, 4, 4), i8(1, 64)
+    weights = ramp((4, 1, 1, 2), np.int8, scale=(0.5, 0.25, 0.1, 0.2))
+    shape = Op("RESHAPE", [hidden, const([1, 64])], [y], "ReshapeOptions")
+    padded = Op("PAD", [y, const([[0, 0], [1, 1]])], [i8(1, 66)], "PadOptions")
+    return write(
+        [conv_2d(x, weights, None, hidden), shape, padded],
+        [x],
+        padded.outputs,
+        signatures=[Signature("serve", {"in": x}, {"out": padded.outputs[0]})],
+    )
+
+
+def long_chain() -> bytes:
+    """Return a file that is long enough to have barriers."""
+    values = [f32(64, 512) for _ in range(8)]
+    weights = ramp((512, 512))
+    operators = [
+        Op("FULLY_CONNECTED", [a, weights], [b], "FullyConnectedOptions")
+        for a, b in pairwise(values)
+    ]
+    return write(operators, values[:1], values[-1:])
+
+
+def made(name: str) -> bytes:
+    """Return one of the files that cannot be translated."""
+    make: Callable[[], bytes] = FILES[name]
+    return make()
+
+
+@cache
+def taken() -> dict[str, bytes]:
+    """Return files that the scan takes."""
+    files = {each.name: each.file() for each in (*CASES, *TYPED_CASES)}
+    files |= {name: made(name) for name in FILES}
+    return {name: data for name, data in files.items() if is_taken(data)}
+
+
+@needs_compiled
+class TestFiles:
+    def test_most_are_taken_and_said_to_be_what_they_are(self) -> None:
+        assert len(taken()) > 300
+        for data in taken().values():
+            check_alike(data)
+
+    @pytest.mark.parametrize("name", UNUSUAL)
+    def test_unusual_ones_are_left_to_python(self, name: str) -> None:
+        assert not is_taken(made(name))
+
+    @pytest.mark.parametrize("make", [layers, long_chain, wide_file])
+    def test_litert_gets_the_same(self, make: Callable[[], bytes]) -> None:
+        data = bytes(make())
+        quick = by_scan(data)
+        assert quick is not None
+        heads = [headed(by_python(data)), headed(quick)]
+        one, other = (by_python(head) for head in heads)
+        assert len(one.graphs[0].operators) >= len(quick.graphs[0].operators)
+        same_graphs(one, other)
+
+    def test_what_may_change_is_read_whole(self) -> None:
+        steps = scan.reading_checked(memoryview(layers()), is_final=False)
+        assert completed(steps).graphs[0].survey is None
+
+    def test_records_are_a_sequence(self) -> None:
+        found = by_scan(layers())
+        assert found is not None
+        tensors = found.graphs[0].tensors
+        assert tensors[-1] is tensors[len(tensors) - 1]
+        assert [*reversed(tensors[1:3])] == [tensors[2], tensors[1]]
+        with pytest.raises(IndexError):
+            tensors[len(tensors)]
+
+    def test_references_are_counted(self) -> None:
+        data = layers()
+        before = sys.getrefcount(data), sys.getrefcount(None)
+        for _ in range(300):
+            assert is_taken(data)
+            assert not is_taken(data[:64])
+        after = sys.getrefcount(data), sys.getrefcount(None)
+        assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
+        assert not re.findall(r"\bPy_RETURN_\w+;", SOURCE.read_text())
+
+    def test_rules_of_another_size_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="rules of 1 bytes"):
+            scan._built.scan(layers(), b"x")
+
+
+def check_mutants(data: bytes, seed: int, count: int) -> int:
+    """Check changed files; return how many the scan took."""
+    places, found = fields_of(data), 0
+    for number in range(count):
+        changed = mutant(data, places, np.random.default_rng((seed, number)))
+        if not is_taken(changed):
+            continue
+        found += 1
+        try:
+            completed(scan.reading_checked(memoryview(changed), is_final=True))
+        except DAMAGED:
+            # Of signatures, which both read alike.
+            with pytest.raises(DAMAGED):
+                by_python(changed)
+        else:
+            check_alike(changed)
+    return found
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", range(2))
+def test_what_it_takes_of_changed_files_is_sound(seed: int) -> None:
+    assert check_mutants(layers(), seed, 1500) > 50
+
+
+@needs_compiled
+@pytest.mark.parametrize("size", [0, 7, 8, 64, 200])
+def test_what_is_cut_short_is_left_to_python(size: int) -> None:
+    assert not is_taken(layers()[:size])
+
+
+@needs_compiled
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_what_it_takes_of_many_changed_files_is_sound() -> None:
+    for seed, data in enumerate(taken().values()):
+        check_mutants(data, seed, 200)
+
+
+@needs_compiled
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["address", "undefined"])
+def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
+    chosen = "not may_ask and not built and not sanitizer"
+    sanitizing.check(NAME, SOURCE, [Path(__file__)], name, tmp_path, chosen)
