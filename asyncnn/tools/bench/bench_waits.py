@@ -17,13 +17,11 @@ publishes the no-op device, all others the reference device.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
-from msgspec import structs
 
 from asyncnn import hal
 from asyncnn.devices import DeviceSettings
@@ -37,108 +35,107 @@ from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.process import driver_process
-from asyncnn.tools.bench import benches, environment, noop, peers
-from asyncnn.tools.bench.peers import IMAGE_SHAPE, RESULT_SHAPE, Exchange
-from asyncnn.tools.bench.report import Goal
+from asyncnn.tools.bench import environment, noop, peers
+from asyncnn.tools.bench.benches import (
+    HERE,
+    Group,
+    Place,
+    PlacedBench,
+    Start,
+    called,
+    on_cpu,
+    with_device,
+)
+from asyncnn.tools.bench.made_models import LENGTH, cutting_model, tiny_addition
+from asyncnn.tools.bench.peers import IMAGE_SHAPE, RESULT_SHAPE
+from asyncnn.tools.bench.report import BenchReport, Goal
 from asyncnn.tools.bench.rounds import Call, Order
 
 Wait = Callable[[], Awaitable[object]]
 
-_X, _Y = np.arange(2 * noop.LENGTH, dtype=np.float32).reshape(2, noop.LENGTH)
+_X, _Y = np.arange(2 * LENGTH, dtype=np.float32).reshape(2, LENGTH)
 
 
-def _adding(make: Callable[[PreparedModel], Call]) -> benches.Start:
+def _adding(make: Callable[[PreparedModel], Call]) -> Start:
     """Return what starts a contender that runs the addition on the loop's thread."""
 
-    async def start(place: benches.Place) -> Call:
+    async def start(place: Place) -> Call:
         device = await place.shared(open_device, "reference")
-        return make(await device.prepare(noop.tiny_addition()))
+        return make(await device.prepare(tiny_addition()))
 
     return start
 
 
 def _request_call(prepared: PreparedModel) -> Call:
-    output = np.empty(noop.LENGTH, np.float32)
+    output = np.empty(LENGTH, np.float32)
     build = RequestBuilder(prepared.inputs, prepared.outputs)
     return noop.hal_execution(prepared, build([_X, _Y], [output]))
 
 
 def _engine_call(prepared: PreparedModel) -> Call:
-    program, inputs = Program(noop.tiny_addition().model), [_X, _Y]
+    program, inputs = Program(tiny_addition().model), [_X, _Y]
     plan = program.plan(tuple(array.shape for array in inputs))
     return lambda: PlanExecution(program, plan, inputs, [None]).advance()
 
 
 @asynccontextmanager
-async def _run_on_lane(place: benches.Place) -> AsyncIterator[Call]:
+async def _run_on_lane(place: Place) -> AsyncIterator[Call]:
     settings = DeviceSettings(inline_below_us=0)
     async with open_device("reference", settings=settings) as device:
-        prepared = await device.prepare(noop.tiny_addition())
+        prepared = await device.prepare(tiny_addition())
         yield lambda: prepared.run([_X, _Y])
 
 
-AWAITING = benches.Group(
+def one_and_all() -> Iterator[tuple[str, environment.CpuPair]]:
+    """Place all threads on one CPU, then wherever the system puts them."""
+    for cpus in (environment.ONE_CPU, environment.ALL_CPUS):
+        with environment.placement(cpus) as where:
+            yield where, HERE
+
+
+AWAITING = PlacedBench(
     {
-        "numpy": benches.called(lambda: np.add(_X, _Y)),
-        "engine": _adding(_engine_call),
-        "hal": _adding(_request_call),
-        "run": _adding(lambda prepared: lambda: prepared.run([_X, _Y])),
-        "run_on_lane": _run_on_lane,
-        "to_thread": benches.called(lambda: asyncio.to_thread(np.add, _X, _Y)),
-    }
-)
-
-AWAITING_GOAL = Goal("run", "to_thread", 0.3)
-"""It holds in each placement."""
-
-
-class AwaitingPlacement(benches.Placement, frozen=True, kw_only=True):
-    """Figures of one placement; the only verdict's fields once more, by themselves."""
-
-    ratio: float
-    limit: float
-    met: bool
-
-
-class AwaitingReport(benches.PlacedReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench awaiting --json``."""
-
-    CONTENDERS: ClassVar[Mapping[str, str]] = {
         "numpy": "np.add(x, y), called",
         "engine": "the compiled plan, called",
         "hal": "IPreparedModel.execute_1_3 of a ready request, awaited",
         "run": "prepared.run([x, y]), awaited",
         "run_on_lane": "the same, never inline on the loop",
         "to_thread": "asyncio.to_thread(np.add, x, y), awaited",
-    }
-    GOALS = (AWAITING_GOAL,)
+    },
+    [
+        Group(
+            {
+                "numpy": called(lambda: np.add(_X, _Y)),
+                "engine": _adding(_engine_call),
+                "hal": _adding(_request_call),
+                "run": _adding(lambda prepared: lambda: prepared.run([_X, _Y])),
+                "run_on_lane": _run_on_lane,
+                "to_thread": called(lambda: asyncio.to_thread(np.add, _X, _Y)),
+            }
+        )
+    ],
+    goals=[Goal("run", "to_thread", 0.3)],
+    places=one_and_all,
+)
 
-    placements: tuple[AwaitingPlacement, ...]
+
+def awaiting(order: Order) -> BenchReport:
+    """Measure each layer of the driver."""
+    return with_verdict(AWAITING(order))
 
 
-def awaiting(order: Order) -> AwaitingReport:
-    """Measure with all threads on one CPU, then wherever the system puts them."""
-    return AwaitingReport(
-        environment=environment.describe_environment(),
-        rounds=order.rounds,
-        placements=tuple(
-            _awaiting(cpus, order.rounds)
-            for cpus in (environment.ONE_CPU, environment.ALL_CPUS)
-        ),
-    )
-
-
-def _awaiting(cpus: str, rounds: int) -> AwaitingPlacement:
-    with environment.placement(cpus) as where:
-        found = benches.placed(where, [AWAITING], [AWAITING_GOAL], rounds)
-    (verdict,) = found.verdicts
-    judged = {name: getattr(verdict, name) for name in ("ratio", "limit", "met")}
-    return AwaitingPlacement(**structs.asdict(found), **judged)
+def with_verdict(report: BenchReport) -> BenchReport:
+    """Have the fields of each placement's only verdict by themselves."""
+    for placement in report.document["placements"]:
+        (verdict,) = placement["verdicts"]
+        placement |= {n: getattr(verdict, n) for n in ("ratio", "limit", "met")}
+    return report
 
 
 CHAINED = 100
 STAGES = 4
 FRAMES = 100
+_STREAM = f"{FRAMES} frames, {STAGES} stages"
 
 _IN_FLIGHT = 8
 _FRAME = np.zeros(4, np.float32)
@@ -183,7 +180,7 @@ async def pending_fence_of_another() -> None:
 
 async def fenced_chain(device: Device) -> Wait:
     """Return the wait for the last of `CHAINED` executions, each after the other."""
-    prepared = await device.prepare(noop.tiny_addition())
+    prepared = await device.prepare(tiny_addition())
     request = noop.addition_request(prepared)
 
     async def chain() -> None:
@@ -209,11 +206,6 @@ async def awaited_executions(device: Device) -> Wait:
     return executions
 
 
-def nothing(frame: Array) -> Array:
-    """Return ``frame``: what a stage of the peers does."""
-    return frame
-
-
 @asynccontextmanager
 async def _no_op(cpu: int) -> AsyncIterator[Device]:
     """Have the no-op device in this process, whatever the CPU of the other one."""
@@ -224,7 +216,7 @@ async def _no_op(cpu: int) -> AsyncIterator[Device]:
 @asynccontextmanager
 async def pipelined(device: Device) -> AsyncIterator[Wait]:
     """Yield the wait for `FRAMES` frames through a pipeline that stays open."""
-    model = await device.prepare(noop.tiny_addition())
+    model = await device.prepare(tiny_addition())
     names = [f"stage {number}" for number in range(STAGES)]
     stages = [
         Stage(name, model, inputs={"x": f"{before}.{of}", "y": "put.y"})
@@ -242,7 +234,7 @@ async def pipelined(device: Device) -> AsyncIterator[Wait]:
 
 async def one_by_one(device: Device) -> Wait:
     """Return the wait for `FRAMES` frames, each stage of which is awaited."""
-    model = await device.prepare(noop.tiny_addition())
+    model = await device.prepare(tiny_addition())
 
     async def run() -> Array:
         for _ in range(FRAMES):
@@ -254,16 +246,19 @@ async def one_by_one(device: Device) -> Wait:
     return run
 
 
+def _same(frame: Array) -> Array:
+    return frame
+
+
 @asynccontextmanager
-async def queued(place: benches.Place) -> AsyncIterator[Wait]:
+async def queued(place: Place) -> AsyncIterator[Wait]:
     """Yield the wait for frames through queues and calls in threads."""
     ends: list[asyncio.Queue[Array]]
     ends = [asyncio.Queue(_IN_FLIGHT) for _ in range(STAGES + 1)]
 
     async def work(taken: asyncio.Queue[Array], given: asyncio.Queue[Array]) -> None:
         while True:
-            frame = await taken.get()
-            await given.put(await asyncio.to_thread(nothing, frame))
+            await given.put(await asyncio.to_thread(_same, await taken.get()))
 
     with ExitStack() as stack:
         for taken, given in pairwise(ends):
@@ -290,35 +285,8 @@ def _streamed(
     return run
 
 
-FENCE = benches.Group(
+fence = PlacedBench(
     {
-        "signalled": benches.called(lambda: _SIGNALLED),
-        "sleep": benches.called(lambda: asyncio.sleep(0)),
-        "pending": benches.called(pending_fence),
-        "asyncio_event": benches.called(pending_event),
-        "eventfd": benches.called(pending_eventfd),
-        "pending_fd": benches.called(pending_fence_of_another),
-        "chain": benches.with_device(noop.no_op_driver_on, fenced_chain),
-        "awaited": benches.with_device(noop.no_op_driver_on, awaited_executions),
-        "pipeline": benches.with_device(_no_op, pipelined),
-        "one_by_one": benches.with_device(_no_op, one_by_one),
-        "queues": queued,
-    }
-)
-
-FENCE_GOALS = (
-    Goal("signalled", "sleep", 1.0),
-    Goal("pending", "eventfd", 1.5),
-    Goal("chain", "awaited", 0.33),
-    Goal("pipeline", "queues", 0.5),
-)
-"""They hold in each placement."""
-
-
-class FenceReport(benches.PlacedReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench fence --json``."""
-
-    CONTENDERS: ClassVar[Mapping[str, str]] = {
         "signalled": "a signalled fence, awaited",
         "sleep": "asyncio.sleep(0), awaited",
         "pending": "a fence made, awaited, and signalled by the loop",
@@ -327,17 +295,34 @@ class FenceReport(benches.PlacedReport, frozen=True, kw_only=True):
         "pending_fd": "a fence of another owner, likewise, by its descriptor",
         "chain": f"{CHAINED} no-ops in a driver process, chained by fences",
         "awaited": f"{CHAINED} no-ops in a driver process, each awaited",
-        "pipeline": f"{FRAMES} frames, {STAGES} stages: asyncnn.pipeline",
-        "one_by_one": f"{FRAMES} frames, {STAGES} stages: each prepared.run awaited",
-        "queues": f"{FRAMES} frames, {STAGES} stages: asyncio.Queue and to_thread",
-    }
-    GROUPS = (FENCE,)
-    GOALS = FENCE_GOALS
-
-
-def fence(order: Order) -> FenceReport:
-    """Measure with a driver process on another CPU, then on the same one."""
-    return FenceReport.measured(order.rounds)
+        "pipeline": f"{_STREAM}: asyncnn.pipeline",
+        "one_by_one": f"{_STREAM}: each prepared.run awaited",
+        "queues": f"{_STREAM}: asyncio.Queue and to_thread",
+    },
+    [
+        Group(
+            {
+                "signalled": called(lambda: _SIGNALLED),
+                "sleep": called(lambda: asyncio.sleep(0)),
+                "pending": called(pending_fence),
+                "asyncio_event": called(pending_event),
+                "eventfd": called(pending_eventfd),
+                "pending_fd": called(pending_fence_of_another),
+                "chain": with_device(noop.no_op_driver_on, fenced_chain),
+                "awaited": with_device(noop.no_op_driver_on, awaited_executions),
+                "pipeline": with_device(_no_op, pipelined),
+                "one_by_one": with_device(_no_op, one_by_one),
+                "queues": queued,
+            }
+        )
+    ],
+    goals=[
+        Goal("signalled", "sleep", 1.0),
+        Goal("pending", "eventfd", 1.5),
+        Goal("chain", "awaited", 0.33),
+        Goal("pipeline", "queues", 0.5),
+    ],
+)
 
 
 _IMAGE = np.random.default_rng(0).random(IMAGE_SHAPE, np.float32)
@@ -355,60 +340,34 @@ async def _driver_on(cpu: int) -> AsyncIterator[Device]:
 
 async def execute_call(device: Device) -> Call:
     """Return the execution of a ready request whose arrays are shared, at the HAL."""
-    prepared = await device.prepare(noop.tiny_addition())
+    prepared = await device.prepare(tiny_addition())
     return noop.hal_execution(prepared, noop.addition_request(prepared))
 
 
 async def _run_call(device: Device) -> Call:
     """Return the run of the same model on arrays of this process, copied both ways."""
-    prepared = await device.prepare(noop.tiny_addition())
+    prepared = await device.prepare(tiny_addition())
     return lambda: prepared.run([_X, _Y])
 
 
 async def image_call(device: Device, image: Array, in_place: bool) -> Call:
     """Return the run of `cutting_model`, ``in_place`` on shared arrays or by copies."""
-    prepared = await device.prepare(noop.cutting_model(IMAGE_SHAPE, RESULT_SHAPE))
+    prepared = await device.prepare(cutting_model(IMAGE_SHAPE, RESULT_SHAPE))
     given, out = image, None
     if in_place:
         given, out = map(shared_array, (IMAGE_SHAPE, RESULT_SHAPE))
         given[:] = image
 
     async def call() -> Array:
-        return (await prepared.run([given], out=out))["result"]
+        return (await prepared.run([given], out=out))["y"]
 
     return call
 
 
 _EXCHANGE = peers.exchanged_bytes()
 
-SERVICE = benches.Group(
+service = PlacedBench(
     {
-        "execute": benches.with_device(noop.no_op_driver_on, execute_call),
-        "add": benches.with_device(_driver_on, execute_call),
-        "run": benches.with_device(_driver_on, _run_call),
-        "asyncio_streams": lambda place: peers.streams_echo(place.cpu, _EXCHANGE),
-        "grpc_aio": lambda place: peers.grpc_echo(place.cpu, _EXCHANGE),
-        "pipe": lambda place: peers.pipe_echo(place.cpu, _EXCHANGE),
-        "image": benches.with_device(_driver_on, image_call, _IMAGE, True),
-        "image_copied": benches.with_device(_driver_on, image_call, _IMAGE, False),
-        "image_pipe": lambda place: peers.pipe_image(place.cpu, _IMAGE),
-        "image_executor": lambda place: peers.executor_image(place.cpu, _IMAGE),
-    }
-)
-
-SERVICE_GOALS = (
-    Goal("execute", "asyncio_streams", 1.6),
-    Goal("execute", "grpc_aio", 0.5),
-    Goal("image", "image_pipe", 0.3),
-    Goal("image", "image_executor", 0.1),
-)
-"""They hold in each placement."""
-
-
-class ServiceReport(benches.PlacedReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench service --json``."""
-
-    CONTENDERS: ClassVar[Mapping[str, str]] = {
         "execute": "execute_1_3 of a ready request in shared arrays, no-op, awaited",
         "add": "the same, but four floats are added",
         "run": "prepared.run of that with ordinary arrays, awaited",
@@ -419,19 +378,32 @@ class ServiceReport(benches.PlacedReport, frozen=True, kw_only=True):
         "image_copied": "image: prepared.run of ordinary arrays, awaited",
         "image_pipe": "image: multiprocessing.Pipe, NumPy arrays",
         "image_executor": "image: ProcessPoolExecutor, NumPy arrays, awaited",
-    }
-    GROUPS = (SERVICE,)
-    GOALS = SERVICE_GOALS
-
-    exchange: Exchange
-
-    def notes(self) -> Iterator[str]:
-        """Yield sizes, and who could not be measured."""
-        exchange = self.exchange
-        yield f"{exchange.request} bytes to the driver and {exchange.response} back"
-        yield from super().notes()
-
-
-def service(order: Order) -> ServiceReport:
-    """Measure with the two processes on different CPUs, then on the same one."""
-    return ServiceReport.measured(order.rounds, "grpcio", exchange=_EXCHANGE)
+    },
+    [
+        Group(
+            {
+                "execute": with_device(noop.no_op_driver_on, execute_call),
+                "add": with_device(_driver_on, execute_call),
+                "run": with_device(_driver_on, _run_call),
+                "asyncio_streams": lambda place: peers.streams_echo(
+                    place.cpu, _EXCHANGE
+                ),
+                "grpc_aio": on_cpu(peers.grpc_echo, _EXCHANGE),
+                "pipe": on_cpu(peers.pipe_echo, _EXCHANGE),
+                "image": with_device(_driver_on, image_call, _IMAGE, True),
+                "image_copied": with_device(_driver_on, image_call, _IMAGE, False),
+                "image_pipe": on_cpu(peers.pipe_image, _IMAGE),
+                "image_executor": on_cpu(peers.executor_image, _IMAGE),
+            }
+        )
+    ],
+    goals=[
+        Goal("execute", "asyncio_streams", 1.6),
+        Goal("execute", "grpc_aio", 0.5),
+        Goal("image", "image_pipe", 0.3),
+        Goal("image", "image_executor", 0.1),
+    ],
+    packages=["grpcio"],
+    notes=[f"{_EXCHANGE.request} bytes to the driver and {_EXCHANGE.response} back"],
+    fields={"exchange": _EXCHANGE},
+)

@@ -1,8 +1,7 @@
 """Executions that compute nothing: what is left is the cost of getting there.
 
 The no-op device validates models and requests in full and notifies callbacks as the HAL
-demands; outputs keep the bytes that they have. The tiny addition is what it, and other
-devices, are given.
+demands; outputs keep the bytes that they have.
 """
 
 import asyncio
@@ -10,8 +9,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from asyncnn import hal
 from asyncnn.burst import OpenBursts
@@ -29,42 +26,13 @@ from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import PrepareArguments, refuse_execution
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.driver.server import Server
+from asyncnn.tools.bench.made_models import LENGTH
 from asyncnn.tools.bench.processes import Pipe, process, temporary_folder, until_closed
-
-LENGTH = 4
-"""Floats in each vector of the addition."""
-
-
-def tiny_addition() -> NamedModel:
-    """Return the model that adds two vectors of four floats."""
-    builder = ModelBuilder()
-    vector = hal.Operand(hal.OperandType.TENSOR_FLOAT32, (LENGTH,))
-    x, y = (builder.input(name, vector.type, vector.dimensions) for name in "xy")
-    none = builder.scalar(hal.FusedActivationFunc.NONE)
-    total = builder.operation(hal.OperationType.ADD, [x, y, none], vector)
-    builder.output(total, "sum")
-    return builder.build()
-
-
-def cutting_model(taken: hal.Dimensions, given: hal.Dimensions) -> NamedModel:
-    """Return the model that takes floats of one shape and cuts another out of them."""
-    builder = ModelBuilder()
-    kind = hal.OperandType.TENSOR_FLOAT32
-    image = builder.input("image", kind, taken)
-    begin = builder.constant(np.zeros(len(taken), np.int32))
-    size = builder.constant(np.array(given, np.int32))
-    result = builder.operation(
-        hal.OperationType.SLICE, [image, begin, size], hal.Operand(kind, given)
-    )
-    builder.output(result, "result")
-    return builder.build()
 
 
 def addition_request(prepared: PreparedModel) -> hal.Request:

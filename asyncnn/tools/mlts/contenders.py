@@ -166,7 +166,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         :raises AsyncnnError: if it cannot be prepared, or run.
         """
         assert model.trial is not None
-        before = _resident_kib(self.pid)
+        before = _resident_kib(pid=self.pid)
         us: list[float] = []
         with _timed(us):
             prepared = await self.device.prepare(load(model.path))
@@ -380,11 +380,11 @@ def _is_worth_repeating(us: Sequence[float]) -> bool:
 def _resident_kib(pid: int | None = None) -> int | None:
     gc.collect()
     try:
-        return resident_kib(pid)
+        return resident_kib(pid=pid)
     except OSError:
         return None
 
 
 def _growth_kib(before: int | None, pid: int | None = None) -> int | None:
-    after = _resident_kib(pid)
+    after = _resident_kib(pid=pid)
     return None if before is None or after is None else max(0, after - before)
