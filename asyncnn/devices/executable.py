@@ -17,11 +17,8 @@ _FAR = 2.0
 SHORT_NS = 5_000_000
 """Executions that take less stop so soon that who waits for one may wait for that."""
 
-MOST_LESSONS = 16
-"""Executions that are learnt from together: one after the other takes longer."""
-
-_YOUNG = 32
-"""So many executions are learnt from as they end, since each may change a decision."""
+MOST_LESSONS, _YOUNG = 16, 32
+"""Executions that are learnt from together, and first ones that are as they end."""
 
 _CERTAIN = 0.75
 """Share of the least duration seen that any execution takes, as far as one can know."""
@@ -66,7 +63,7 @@ class Executable:
         self.spreading: Spreading | None = None
         self.cost = 1.0
         self.goes_native = False
-        self.lessons: list[tuple[int, int]] = []
+        self.lessons: list[tuple[int, int, int]] = []
         self.blanks: dict[type, Any] = {}
         self.result = ExecutionResult(ErrorStatus.NONE, (), NO_TIMING)
         self._refuses_unmeetable_deadlines = refuses_unmeetable_deadlines
@@ -86,10 +83,10 @@ class Executable:
         return 0
 
     def learn(self) -> None:
-        """Learn from all ``lessons``, those of executions that had one thread."""
+        """Learn from all ``lessons``, which are what `observe` takes."""
         lessons, self.lessons[:] = tuple(self.lessons), ()
-        for run_ns, cpu_ns in lessons:
-            self.observe(run_ns, cpu_ns)
+        for lesson in lessons:
+            self.observe(*lesson)
 
     def observe(self, run_ns: int, cpu_ns: int, threads: int = 0) -> None:
         """Learn from an execution of ``run_ns`` nanoseconds, ``cpu_ns`` of a thread.
@@ -106,9 +103,8 @@ class Executable:
         self.are_short = self._is_foreseeable and least_ns < SHORT_NS
         least_cpu_ns = self._least_cpu_ns * FORGETTING
         self._least_cpu_ns = cpu_ns if cpu_ns < least_cpu_ns else least_cpu_ns
-        should_inline = self._least_cpu_ns < self._below_ns
-        if should_inline is not self.should_inline:
-            self.should_inline = should_inline
+        if self.should_inline is not (self._least_cpu_ns < self._below_ns):
+            self.should_inline = not self.should_inline
             self.blanks.clear()
         self._observed += 1
         self.is_young = self._observed < _YOUNG

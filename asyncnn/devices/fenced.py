@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from asyncnn.deadlines import check_deadline
 from asyncnn.devices.buffer_use import IBufferUse
@@ -62,9 +61,8 @@ class FencedExecutions:
     ) -> FencedExecution:
         """Launch an execution of a valid request once ``wait_for`` has signalled.
 
-        ``arrays`` are for the ports of its plan, unless it has some. What waits for
-        nothing and is short is run within the call, so long as that does not keep the
-        loop.
+        ``arrays`` are for the ports of its plan, unless it has some. What waits
+        for nothing and is short is run within the call, if that does not keep the loop.
 
         :raises InvalidArgumentError: if a fence has failed already, or is none.
         :raises MissedDeadlinePersistentError: if the deadline has passed already.
@@ -79,13 +77,11 @@ class FencedExecutions:
         if options.deadline is not None:
             check_deadline(options.deadline)
         kind = FencedExecution if active.recorder is None else TracedFencedExecution
-        blank: Any = executable.blanks.get(kind)
-        client = calling_client.get()
         execution: FencedExecution
-        is_usual = blank is not None and use is None and options is DEFAULT_OPTIONS
-        if is_usual and type(request) is Execution and request.arrays is not None:
-            given, plan = arrays or request.arrays, request.plan
-            execution = blank.again(executable, request, plan, given, client)
+        blank, client = executable.blanks.get(kind), calling_client.get()
+        if blank is not None and arrays is not None and options is DEFAULT_OPTIONS:
+            assert type(request) is Execution
+            execution = blank.again(executable, request, request.plan, arrays, client)
         else:
             make = kind.anew if executable.goes_native else kind
             execution = make(executable, request, options, client)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
@@ -43,7 +43,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import Stepwise
-from asyncnn.qos import LOCAL, Client, Pause, Work
+from asyncnn.qos import Client, Pause, Work
 from asyncnn.qos.work import OUTSIDE
 
 NOTHING_BOUND = Request((), (), ())
@@ -133,19 +133,12 @@ class Run(RunFields, Work, Completion):
             self._launched_ns = perf_counter_ns()
 
     @classmethod
-    def anew(
-        cls,
-        executable: Executable,
-        request: Request,
-        options: ExecutionOptions,
-        client: Client,
-    ) -> Self:
+    def anew(cls, executable: Executable, request: Request, *others: Any) -> Self:
         """Make a run that goes native, and what others are copied from if they can."""
-        if options is DEFAULT_OPTIONS and cls.is_like_others:
-            blank = cls(executable, NOTHING_BOUND, options, LOCAL)
-            del blank._executable  # which goes with the last reference to the model
-            executable.blanks[cls] = blank
-        return cls(executable, request, options, client)
+        if others[0] is DEFAULT_OPTIONS and cls.is_like_others:
+            blank = executable.blanks[cls] = cls(executable, NOTHING_BOUND, *others)
+            del blank._executable, blank.client  # they go when nobody else has them
+        return cls(executable, request, *others)
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
@@ -369,13 +362,10 @@ class Run(RunFields, Work, Completion):
         if error is None:
             if not self.ends_anywhere:
                 spread = 0 if self.preemptions else self._threads
-                lesson, lessons = (self.computed_ns, self._cpu_ns), executable.lessons
-                if spread or executable.is_young:
-                    executable.observe(*lesson, spread)
-                else:
-                    lessons.append(lesson)
-                    if len(lessons) >= MOST_LESSONS:
-                        executable.learn()
+                lessons = executable.lessons
+                lessons.append((self.computed_ns, self._cpu_ns, spread))
+                if spread or executable.is_young or len(lessons) >= MOST_LESSONS:
+                    executable.learn()
             measure = self._options.measure
             if measure is not _NOT_MEASURED and measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns

@@ -2082,7 +2082,7 @@ static bool
 note_lesson(State *state, Fields *self)
 {
     PyObject *lessons = self->objects[AT__lessons];
-    PyObject *lesson = Py_BuildValue("LL", self->computed_ns, self->cpu_ns);
+    PyObject *lesson = Py_BuildValue("LLi", self->computed_ns, self->cpu_ns, 0);
     bool is_noted = lesson && !PyList_Append(lessons, lesson);
     Py_XDECREF(lesson);
     int is_due = is_noted ? PyList_Size(lessons) >= MOST_LESSONS : -1;
