@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from asyncnn.cli.options import (
-    Options,
+    CommandOptions,
     announced,
     console,
     counted,
@@ -50,7 +50,7 @@ _FILES_ARGUMENT = typer.Argument(
     show_default=False,
 )
 _FILES = _parameter("folder", Annotated[Path | None, _FILES_ARGUMENT], None)
-_INPUT_SHAPE = parameter(Options, "input_shape", list[str] | None, None)
+_INPUT_SHAPE = parameter(CommandOptions, "input_shape", list[str] | None, None)
 _STATEFUL_ARGUMENT = typer.Argument(
     help="Folder of .tflite files; those of pymicro-wakeword if left out.",
     show_default=False,
@@ -85,7 +85,7 @@ _SECTION = _option(
     "--section",
     help="Measure this section alone; may be repeated.",
 )
-_SETTING = parameter(Options, "setting", list[str] | None, None)
+_SETTING = parameter(CommandOptions, "setting", list[str] | None, None)
 _OUTPUT = (
     _option("json_file", Path | None, None, "--json", help="Write the report here."),
     _option(
@@ -219,9 +219,10 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
         check_writable(json_file, html_file)
         module, _, function = benchmark.door.partition(".")
         measure = getattr(import_module(f"asyncnn.tools.bench.{module}"), function)
-        report: BenchReport = rounded(measure(Order(**options)))
+        report: BenchReport = measure(Order(**options))
+        report = report._replace(document=rounded(report.document))
         _print(report)
-        write_json(json_file, report)
+        write_json(json_file, report.document)
         write_page(html_file, lambda: page_of(name, report))
         if check and not report.met:
             raise typer.Exit(1)
@@ -235,12 +236,13 @@ def _print(report: BenchReport) -> None:
     out = console(markup=True)
     if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = _PIPE_WIDTH
-    for table in report.tables():
+    for table in report.tables:
         for part in draw_table(table, out):
             out.print(part)
-    rounds = counted(report.rounds, "round")
-    circumstances = f"{rounds}, {report.where}", str(report.environment)
-    for line in (*report.notes(), *circumstances):
+    document = report.document
+    rounds = counted(document["rounds"], "round")
+    circumstances = f"{rounds}, {report.where}", str(document["environment"])
+    for line in (*report.notes, *circumstances):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -25,7 +25,7 @@ _FRAMEWORK = "framework"
 T = TypeVar("T")
 
 
-class ConformanceOptions(options.Options, frozen=True, kw_only=True):
+class ConformanceOptions(options.CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn conformance`` is asked to do.
 
     directory: Folder of vector files.

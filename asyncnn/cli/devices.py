@@ -8,7 +8,7 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from asyncnn.cli.options import Options, console, print_json, progress
+from asyncnn.cli.options import CommandOptions, console, print_json, progress
 from asyncnn.hal.errors import GeneralFailureError, failure_of
 from asyncnn.hal.types import OperandType
 
@@ -35,7 +35,7 @@ class DeviceReport(msgspec.Struct, frozen=True):
     is_default: bool = False
 
 
-class DevicesOptions(Options, frozen=True, kw_only=True):
+class DevicesOptions(CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn devices`` is asked to do.
 
     socket: Show the device of the driver that serves this socket.
@@ -111,7 +111,7 @@ def _describe(device: "Device", origin: str = "asyncnn") -> DeviceReport:
     )
 
 
-class CapabilitiesOptions(Options, frozen=True, kw_only=True):
+class CapabilitiesOptions(CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn capabilities`` is asked to do.
 
     measure: Measure, unless that was done here before.

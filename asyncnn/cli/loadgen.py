@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from asyncnn.cli import EXIT_INTERRUPTED
-from asyncnn.cli.options import (
-    FileArgument,
-    Loading,
-    Options,
-    Positive,
-    announced,
-    chosen,
-    console,
-    flattened,
-    print_json,
-    rounded,
-    write_json,
-)
+from asyncnn.cli import EXIT_INTERRUPTED, options
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.input_files import call_abandonable, in_one
@@ -66,7 +53,7 @@ loadgen = typer.Typer(
 )
 
 
-class LoadgenOptions(Options, frozen=True, kw_only=True):
+class LoadgenOptions(options.CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn loadgen MODEL`` is asked to do.
 
     scenario: One of SingleStream, MultiStream, Server, Offline.
@@ -82,7 +69,7 @@ class LoadgenOptions(Options, frozen=True, kw_only=True):
     log_dir: Keep LoadGen's own logs in this folder.
     """
 
-    model: FileArgument
+    model: options.FileArgument
     scenario: str = "SingleStream"
     device: str | None = None
     transport: str = "inprocess"
@@ -100,7 +87,7 @@ class LoadgenOptions(Options, frozen=True, kw_only=True):
 
 
 @loadgen.command(_RUN)
-@flattened
+@options.flattened
 def run(asked: LoadgenOptions) -> None:
     """Have LoadGen run a scenario on a model, by each transport and path.
 
@@ -124,11 +111,11 @@ def run(asked: LoadgenOptions) -> None:
     from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
 
     loadgen_module()
-    transports = chosen("transport", asked.transport, TRANSPORTS)
-    paths = chosen("path", asked.path, PATHS)
+    transports = options.chosen("transport", asked.transport, TRANSPORTS)
+    paths = options.chosen("path", asked.path, PATHS)
     if asked.log_dir is not None:
         check_log_folder(asked.log_dir)
-    loading = Loading(extension=asked.extension, input_shape=asked.input_shape)
+    loading = options.Loading(extension=asked.extension, input_shape=asked.input_shape)
     named, extensions = loading.load(asked.model, strict=False)
     check_model(named)
     library = (
@@ -138,7 +125,7 @@ def run(asked: LoadgenOptions) -> None:
     )
     if asked.accuracy:
         library.check_judged()
-    options = JudgedRunOptions(
+    order = JudgedRunOptions(
         model=str(asked.model),
         named=named,
         extensions=extensions,
@@ -155,14 +142,14 @@ def run(asked: LoadgenOptions) -> None:
         log_dir=asked.log_dir,
     )
     with _interruptible():
-        report = rounded(anyio.run(run_all, options))
+        report = options.rounded(anyio.run(run_all, order))
     _show_run(report, json=asked.json)
 
 
 def _show_run(report: "JudgedRunReport", *, json: bool) -> None:
     """Print a report, and exit with 1 if a result is invalid."""
     if json:
-        print_json(report)
+        options.print_json(report)
     else:
         _print_run(report)
     if not report.valid:
@@ -176,7 +163,7 @@ def _check_rates(
     *,
     needs_rate: bool,
 ) -> None:
-    chosen("scenario", scenario, _SCENARIOS)
+    options.chosen("scenario", scenario, _SCENARIOS)
     if scenario == "Server" and target_qps is None and needs_rate:
         raise InvalidArgumentError(
             "a Server run needs the rate of its queries", hint="give --target-qps"
@@ -213,7 +200,7 @@ def _print_run(report: "JudgedRunReport") -> None:
             typer.echo(f"  {reason}")
 
 
-class LoadgenCompareOptions(Options, frozen=True, kw_only=True):
+class LoadgenCompareOptions(options.CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn loadgen compare`` is asked to do.
 
     models: TFLite files; MobileNets v1 of 96 x 96 if left out.
@@ -231,15 +218,15 @@ class LoadgenCompareOptions(Options, frozen=True, kw_only=True):
     scenario: str = "SingleStream,Offline,Server,tiny"
     system: str = "all"
     device: str = "accelerated"
-    queries: Positive = 3000
-    passes: Positive = 3
-    rounds: Positive = 5
+    queries: options.Positive = 3000
+    passes: options.Positive = 3
+    rounds: options.Positive = 5
     check: bool = False
     json_file: Path | None = None
 
 
 @loadgen.command("compare")
-@flattened
+@options.flattened
 def compare(asked: LoadgenCompareOptions) -> None:
     """Compare with systems that a user would write, judged by LoadGen.
 
@@ -257,11 +244,11 @@ def compare(asked: LoadgenCompareOptions) -> None:
 
     check_writable(asked.json_file)
     loadgen_module()
-    names = chosen("scenario", asked.scenario, tuple(SECTIONS))
+    names = options.chosen("scenario", asked.scenario, tuple(SECTIONS))
     systems = (
         ()
         if asked.system == "all"
-        else tuple(chosen("system", asked.system, tuple(TITLES)))
+        else tuple(options.chosen("system", asked.system, tuple(TITLES)))
     )
     with ExitStack() as stack:
         files = (
@@ -277,8 +264,8 @@ def compare(asked: LoadgenCompareOptions) -> None:
             rounds=asked.rounds,
         )
         with _interruptible():
-            report = rounded(anyio.run(compared, comparison, announced))
-    out = console(markup=True)
+            report = options.rounded(anyio.run(compared, comparison, options.announced))
+    out = options.console(markup=True)
     if not out.is_terminal:
         out.width = _PIPE_WIDTH
     for table in report.tables():
@@ -286,7 +273,7 @@ def compare(asked: LoadgenCompareOptions) -> None:
             out.print(part)
     for line in (*report.notes(), f"LoadGen {report.loadgen}", str(report.environment)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
-    write_json(asked.json_file, report)
+    options.write_json(asked.json_file, report)
     if asked.check and not report.met:
         raise typer.Exit(1)
 

@@ -25,7 +25,7 @@ _NOT_REACHED = "not measured"
 _CLEAR_LINE = "\r\x1b[2K"
 
 
-class MltsOptions(options.Options, frozen=True, kw_only=True):
+class MltsOptions(options.CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn mlts`` is asked to do.
 
     folder: Folder of .tflite, .onnx and .asyncnn files, or one of them.

@@ -46,7 +46,7 @@ PositiveOrNone: TypeAlias = Annotated[int | None, typer.Option(min=1)]
 FileArgument: TypeAlias = Annotated[Path, typer.Argument()]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a command is asked to do.
 
     Lines of its docstring say what an option is: its name, flags that differ from that,
@@ -77,7 +77,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-class Loading(Options, frozen=True, kw_only=True):
+class Loading(CommandOptions, frozen=True, kw_only=True):
     """Options of commands that load a model."""
 
     extension: list[str] | None = None
@@ -167,7 +167,9 @@ _SAID = re.compile(r"^(\w+)((?: \S*[^\s:])*?): (.+(?:\n {4}.+)*)", re.MULTILINE)
 """What a docstring says of a field: its name, words on how it is given, and help."""
 
 
-def parameter(kind: type[Options], name: str, hint: Any, default: Any) -> Parameter:
+def parameter(
+    kind: type[CommandOptions], name: str, hint: Any, default: Any
+) -> Parameter:
     """Return an option, or an argument, as docstrings of ``kind`` and its bases say.
 
     A truth that is False by default has no flag for that.

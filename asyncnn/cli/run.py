@@ -104,7 +104,7 @@ def _times(report: "PathReport") -> str:
     return f", first run {first}, then {others}"
 
 
-class DemoOptions(options.Options, frozen=True, kw_only=True):
+class DemoOptions(options.CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn demo`` is asked to do."""
 
     json: bool = False

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.options import Options, Positive
+from asyncnn.cli.options import CommandOptions, Positive
 from asyncnn.logs import Level
 
 if TYPE_CHECKING:
     from asyncnn.hal.interfaces import IDevice
 
 
-class ServeOptions(Options, frozen=True, kw_only=True):
+class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn serve`` is asked to do.
 
     socket: Where clients connect; by default a path of this user.

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from asyncnn.cli.options import Options, console, print_json
+from asyncnn.cli.options import CommandOptions, console, print_json
 from asyncnn.hal.errors import InvalidArgumentError
 
 
-class TopOptions(Options, frozen=True, kw_only=True):
+class TopOptions(CommandOptions, frozen=True, kw_only=True):
     """What ``asyncnn top`` is asked to do.
 
     socket: Where the driver is; by default a path of this user.

@@ -24,8 +24,7 @@ import numpy as np
 import pytest
 from playwright.async_api import Page, expect
 
-from asyncnn.cli.top_live import DriverWatch, LiveReport
-from asyncnn.cli.top_web import REPORT, LivePage
+from asyncnn.cli.top_web import REPORT, DriverWatch, LivePage, LiveReport
 from asyncnn.devices import (
     ClientStatistics,
     DeviceStatistics,
@@ -406,7 +405,7 @@ class TestWatch:
         async with ReferenceDevice() as device, Server(device, path):
             watch = DriverWatch(path, 0.01)
             error = OSError(errno.EMFILE, "Too many open files")
-            with patch("asyncnn.cli.top_live.connected", side_effect=error):
+            with patch("asyncnn.cli.top_web.connected", side_effect=error):
                 running = asyncio.create_task(watch.run())
                 await until(lambda: "Too many open files" in watch.report().reason)
             await until(lambda: watch.report().gone_s is None)

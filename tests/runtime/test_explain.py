@@ -21,7 +21,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.explain import Cause, OperationReport, explain
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
-from asyncnn.tools.bench.activities import long_model
+from asyncnn.tools.bench.made_models import long_model
 from asyncnn.tools.conformance.mutations.mutant import with_operand, with_operation
 from tests.hal.validate.samples import (
     extension_model,

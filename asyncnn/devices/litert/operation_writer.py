@@ -30,7 +30,7 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.hal.operands import QUANT8_TYPES, is_scalar
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
-from asyncnn.hal.types import FusedActivationFunc, OperandType
+from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
 
 FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
 CODES = (OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_SIGNED)
@@ -349,6 +349,21 @@ class Rule(msgspec.Struct, frozen=True):
     refused: str = ""
     typed_by: int = 0
     max_rank: int = MAX_RANK
+
+
+def alike(
+    names: str,
+    write: Callable[[str], Write],
+    types: tuple[OperandType, ...],
+    note: str = "",
+    refused: str = "",
+    typed_by: int = 0,
+) -> dict[OperationType, Rule]:
+    """Return rules of operations that TFLite has by the same names, written alike."""
+    return {
+        OperationType[name]: Rule(write(name), types, name + note, refused, typed_by)
+        for name in names.split()
+    }
 
 
 def check_operands(operation: BoundOperation, rule: Rule) -> None:

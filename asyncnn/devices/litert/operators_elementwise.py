@@ -13,6 +13,7 @@ from asyncnn.devices.litert.operation_writer import (
     OperationWriter,
     Rule,
     Write,
+    alike,
 )
 from asyncnn.devices.litert.tflite_graph import (
     FLOAT32,
@@ -26,7 +27,7 @@ from asyncnn.hal.types import OperandType, OperationType
 _LARGEST_CODE = 255
 
 
-def _arithmetic(name: str, kind: str) -> Write:
+def _arithmetic(name: str) -> Write:
     def write(writer: OperationWriter) -> None:
         activation = writer.activation(2)
         if writer.operation.outputs[0].type == I32:
@@ -36,6 +37,7 @@ def _arithmetic(name: str, kind: str) -> Write:
         else:
             writer.require_ratio(0)
             writer.require_ratio(1)
+        kind = f"{name.capitalize()}Options"
         table = options(kind, FusedActivationFunction=activation)
         writer.emit(name, [writer.input(0), writer.input(1)], writer.output(), table)
 
@@ -50,14 +52,10 @@ def _unary(name: str, kind: str | None = None) -> Write:
     return write
 
 
-def _precise(name: str, kind: str | None = None) -> Write:
-    """Write what XNNPACK computes less exactly than the HAL wants it."""
-
-    def write(writer: OperationWriter) -> None:
-        table = None if kind is None else options(kind)
-        writer.outside_xnnpack(name, writer.input(0), writer.output(), table)
-
-    return write
+def _precise_exp(writer: OperationWriter) -> None:
+    """XNNPACK computes EXP less exactly than the HAL wants it."""
+    table = options("ExpOptions")
+    writer.outside_xnnpack("EXP", writer.input(0), writer.output(), table)
 
 
 def _reciprocal_root(writer: OperationWriter) -> None:
@@ -110,7 +108,9 @@ def _elu(writer: OperationWriter) -> None:
     writer.pair("ADD", above, scaled, writer.output())
 
 
-def _comparison(name: str, kind: str) -> Write:
+def _comparison(name: str) -> Write:
+    kind = f"{name.title().replace('_', '')}Options"
+
     def write(writer: OperationWriter) -> None:
         first, second = writer.operand(0), writer.operand(1)
         pair = [writer.input(0), writer.input(1)]
@@ -185,93 +185,63 @@ def _clamped(writer: OperationWriter, source: WrittenTensor) -> WrittenTensor:
     return source
 
 
-_COMPARED = (*FLOATS, I32, *CODES, B8)
-
-_COMPARISONS = (
-    OperationType.EQUAL,
-    OperationType.NOT_EQUAL,
-    OperationType.GREATER,
-    OperationType.GREATER_EQUAL,
-    OperationType.LESS,
-    OperationType.LESS_EQUAL,
-)
+_NUMBERS = (*FLOATS, *CODES)
+_REALS = "; codes as real values"
 
 RULES: dict[OperationType, Rule] = {
-    **{
-        type_: Rule(
-            _arithmetic(type_.name, f"{type_.name.capitalize()}Options"),
-            (*FLOATS, *CODES, I32),
-            type_.name,
-            "int32 with a fused activation",
-        )
-        for type_ in (OperationType.ADD, OperationType.SUB, OperationType.MUL)
-    },
-    OperationType.DIV: Rule(
-        _arithmetic("DIV", "DivOptions"),
-        FLOATS,
-        "DIV",
-        "int32: LiteRT truncates and fails on 0",
+    **alike(
+        "ADD SUB MUL",
+        _arithmetic,
+        (*_NUMBERS, I32),
+        "",
+        "int32 with a fused activation",
     ),
-    **{
-        type_: Rule(
-            _on_floats(type_.name, "MaximumMinimumOptions", 2),
-            (*FLOATS, *CODES, I32),
-            f"{type_.name}; codes as real values",
-        )
-        for type_ in (OperationType.MAXIMUM, OperationType.MINIMUM)
-    },
+    **alike("DIV", _arithmetic, FLOATS, "", "int32: LiteRT truncates and fails on 0"),
+    **alike(
+        "MAXIMUM MINIMUM",
+        lambda name: _on_floats(name, "MaximumMinimumOptions", 2),
+        (*_NUMBERS, I32),
+        _REALS,
+    ),
     OperationType.POW: Rule(_power, FLOATS, "POW"),
     OperationType.PRELU: Rule(
-        _prelu,
-        (*FLOATS, *CODES),
-        "PRELU; codes as real values",
-        "an input that is broadcast to alpha",
+        _prelu, _NUMBERS, f"PRELU{_REALS}", "an input that is broadcast to alpha"
     ),
-    OperationType.RELU: Rule(
-        _on_floats("RELU"), (*FLOATS, *CODES), "RELU; codes as real values"
-    ),
+    **alike("RELU", _on_floats, _NUMBERS, _REALS),
     OperationType.RELU1: Rule(
-        _on_floats("RELU_N1_TO_1"),
-        (*FLOATS, *CODES),
-        "RELU_N1_TO_1; codes as real values",
+        _on_floats("RELU_N1_TO_1"), _NUMBERS, f"RELU_N1_TO_1{_REALS}"
     ),
-    OperationType.RELU6: Rule(
-        _on_floats("RELU6"), (*FLOATS, *CODES), "RELU6; codes as real values"
-    ),
-    OperationType.LOGISTIC: Rule(_unary("LOGISTIC"), (*FLOATS, *CODES), "LOGISTIC"),
-    OperationType.TANH: Rule(_unary("TANH"), (*FLOATS, *CODES), "TANH"),
+    **alike("RELU6", _on_floats, _NUMBERS, _REALS),
+    **alike("LOGISTIC TANH", _unary, _NUMBERS),
     OperationType.ELU: Rule(
         _elu, FLOATS, "ELU; with alpha other than 1: MINIMUM, ELU, MUL, RELU, ADD"
     ),
     OperationType.HARD_SWISH: Rule(
-        _on_floats("HARD_SWISH", "HardSwishOptions"),
-        (*FLOATS, *CODES),
-        "HARD_SWISH; codes as real values",
+        _on_floats("HARD_SWISH", "HardSwishOptions"), _NUMBERS, f"HARD_SWISH{_REALS}"
     ),
     OperationType.ABS: Rule(
         _unary("ABS", "AbsOptions"), FLOATS, "ABS", "int32: slower by far"
     ),
-    OperationType.EXP: Rule(
-        _precise("EXP", "ExpOptions"), FLOATS, "EXP, kept from XNNPACK"
-    ),
-    OperationType.FLOOR: Rule(_unary("FLOOR"), FLOATS, "FLOOR"),
-    OperationType.LOG: Rule(_unary("LOG"), FLOATS, "LOG"),
+    OperationType.EXP: Rule(_precise_exp, FLOATS, "EXP, kept from XNNPACK"),
+    **alike("FLOOR LOG", _unary, FLOATS),
     OperationType.NEG: Rule(_unary("NEG", "NegOptions"), (*FLOATS, I32), "NEG"),
     OperationType.RSQRT: Rule(
         _reciprocal_root, FLOATS, "SQRT, DIV", "codes: LiteRT fails on negative ones"
     ),
-    OperationType.SQRT: Rule(_unary("SQRT"), FLOATS, "SQRT"),
-    **{
-        type_: Rule(
-            _comparison(type_.name, f"{type_.name.title().replace('_', '')}Options"),
-            _COMPARED,
-            type_.name,
-            "codes of two quantisations: fixed-point comparison is not exact",
-        )
-        for type_ in _COMPARISONS
-    },
-    OperationType.SELECT: Rule(
-        _select, (*FLOATS, *CODES, I32), "SELECT, codes after QUANTIZE", typed_by=1
+    **alike("SQRT", _unary, FLOATS),
+    **alike(
+        "EQUAL NOT_EQUAL GREATER GREATER_EQUAL LESS LESS_EQUAL",
+        _comparison,
+        (*FLOATS, I32, *CODES, B8),
+        "",
+        "codes of two quantisations: fixed-point comparison is not exact",
+    ),
+    **alike(
+        "SELECT",
+        lambda name: _select,
+        (*_NUMBERS, I32),
+        ", codes after QUANTIZE",
+        typed_by=1,
     ),
     OperationType.QUANTIZE: Rule(_quantize, FLOATS, "QUANTIZE"),
     OperationType.DEQUANTIZE: Rule(

@@ -154,6 +154,8 @@ def _explicit(proto: Any, opset: int) -> int:
             if each.name == "mode":
                 each.s = _NEWER_MODES.get(each.s, each.s)
         opset = 20
+    elif name == "BatchNormalization":
+        opset = max(opset, 15)  # what the evaluator has of older ones fails
     opset = max(opset, 7)  # `older` has seen to what it means in set 6
     if not onnx_module("defs").has(proto.op_type, opset):
         return opset

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
-from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
+from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.drafting import fixed_form
 from asyncnn.runtime.tflite.node import (
     Converter,
@@ -24,7 +24,6 @@ from asyncnn.runtime.tflite.node import (
     like_input,
     option,
 )
-from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def _mul(node: Node) -> None:
@@ -38,52 +37,6 @@ def _mul(node: Node) -> None:
         node.emit(OperationType.MUL, [*operands, act])
 
 
-def _floor_div(node: Node) -> None:
-    operands = [node.read(0), node.read(1), node.scalar(FusedActivationFunc.NONE)]
-    quotient = node.compute(OperationType.DIV, operands, node.target())
-    if node.type != OperandType.TENSOR_INT32:
-        quotient = node.compute(OperationType.FLOOR, [quotient], node.target())
-    node.store(quotient)
-
-
-def _floor_mod(node: Node) -> None:
-    if node.type != OperandType.TENSOR_INT32:
-        raise UnsupportedOperatorError("a remainder of floats is not exact in the HAL")
-    dividend, divisor = node.read(0), node.read(1)
-    none = node.scalar(FusedActivationFunc.NONE)
-    result = divisor
-    for type_, first in (
-        (OperationType.DIV, dividend),
-        (OperationType.MUL, divisor),
-        (OperationType.SUB, dividend),
-    ):
-        result = node.compute(type_, [first, result, none], node.target())
-    node.store(result)
-
-
-def _add_n(node: Node) -> None:
-    total, *terms = node.read_all()
-    none = node.scalar(FusedActivationFunc.NONE)
-    for term in terms:
-        total = node.compute(OperationType.ADD, [total, term, none], node.target())
-    node.store(total)
-
-
-def _square(node: Node) -> None:
-    operand = node.dequantize(node.read(0))
-    none = node.scalar(FusedActivationFunc.NONE)
-    node.emit_float(OperationType.MUL, [operand, operand, none])
-
-
-def _squared_difference(node: Node) -> None:
-    operands = [node.dequantize(operand) for operand in node.read_all()]
-    none = node.scalar(FusedActivationFunc.NONE)
-    like = node.builder.operand(operands[0])
-    output = replace(node.target(), type=like.type, scale=0.0, zero_point=0)
-    difference = node.compute(OperationType.SUB, [*operands, none], output)
-    node.store(node.compute(OperationType.MUL, [difference, difference, none], output))
-
-
 _EXACT = (
     *("FLOOR", "HARD_SWISH", "PRELU", "MAXIMUM", "MINIMUM"),
     *("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"),
@@ -93,29 +46,6 @@ _EXACT = (
 
 _FLOAT = ("ABS", "EXP", "LOG", "NEG", "POW", "RSQRT", "SIN", "SQRT")
 """Same names; quantised inputs are dequantised first."""
-
-
-def _ceil(node: Node) -> None:
-    operand = node.read(0)
-    for type_ in (OperationType.NEG, OperationType.FLOOR, OperationType.NEG):
-        operand = node.compute(type_, [operand], node.target())
-    node.store(operand)
-
-
-def _cos(node: Node) -> None:
-    # As 1 - 2 sin(x / 2)**2, which loses no digits of x.
-    none = node.scalar(FusedActivationFunc.NONE)
-
-    def combine(type_: OperationType, first: int, second: int | float) -> int:
-        if isinstance(second, float):
-            second = node.builder.constant(np.array([second], np.float32))
-        return node.compute(type_, [first, second, none], node.target())
-
-    half = combine(OperationType.MUL, node.read(0), 0.5)
-    sine = node.compute(OperationType.SIN, [half], node.target())
-    square = combine(OperationType.MUL, sine, sine)
-    twice = combine(OperationType.MUL, square, -2.0)
-    node.store(combine(OperationType.ADD, twice, 1.0))
 
 
 def _leaky_relu(node: Node) -> None:
@@ -163,19 +93,12 @@ def _convert(node: Node) -> None:
 CONVERTERS: dict[str, Converter] = {
     "ADD": exact(OperationType.ADD, 0, 1, fused_by("AddOptions")),
     "SUB": exact(OperationType.SUB, 0, 1, fused_by("SubOptions")),
-    "ADD_N": _add_n,
     "MUL": _mul,
-    "FLOOR_DIV": _floor_div,
-    "FLOOR_MOD": _floor_mod,
-    "SQUARE": _square,
-    "SQUARED_DIFFERENCE": _squared_difference,
     **{name: exact(OperationType[name]) for name in _EXACT},
     **{name: in_float(OperationType[name]) for name in _FLOAT},
     "RELU": like_input(OperationType.RELU, 0),
     "RELU_N1_TO_1": like_input(OperationType.RELU1, 0),
     "RELU6": like_input(OperationType.RELU6, 0),
-    "CEIL": _ceil,
-    "COS": _cos,
     "ELU": in_float(OperationType.ELU, 0, constant(1.0)),
     "LEAKY_RELU": _leaky_relu,
     "LOGISTIC": emitting(_fixed, OperationType.LOGISTIC, 0),

@@ -6,6 +6,7 @@ Constants of approximations are stated with their error.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import numpy as np
 from msgspec.structs import replace
@@ -43,6 +44,36 @@ def _number(node: Node, index: int = 0) -> Value:
             f"the HAL has no arithmetic on {value.type.name}"
         )
     return value
+
+
+def _cos(draft: Composer, x: Value) -> Value:
+    """Return 1 - 2 sin(x / 2)**2, which loses no digits of x."""
+    sine = draft.unary(Op.SIN, draft.mul(x, 0.5))
+    return draft.add(draft.mul(draft.mul(sine, sine), -2.0), 1.0)
+
+
+def _add_n(node: Node) -> None:
+    terms = map(node.input, range(len(node.operator.inputs)))
+    node.put(reduce(node.draft.add, terms))
+
+
+def _floor_div(node: Node) -> None:
+    quotient = node.draft.div(node.input(0), node.input(1))
+    is_whole = node.type == _I32
+    node.put(quotient if is_whole else node.draft.unary(Op.FLOOR, quotient))
+
+
+def _floor_mod(node: Node) -> None:
+    if node.type != _I32:
+        raise UnsupportedOperatorError("a remainder of floats is not exact in the HAL")
+    draft, dividend, divisor = node.draft, node.input(0), node.input(1)
+    whole = draft.mul(draft.div(dividend, divisor), divisor)
+    node.put(draft.sub(dividend, whole))
+
+
+def _squared_difference(node: Node) -> None:
+    difference = node.draft.sub(node.real(0), node.real(1))
+    node.put(node.draft.mul(difference, difference))
 
 
 def _round(draft: Composer, x: Value) -> Value:
@@ -298,6 +329,13 @@ def _identity(node: Node) -> None:
 
 CONVERTERS: dict[str, Converter] = {
     "DENSIFY": _identity,
+    "ADD_N": _add_n,
+    "FLOOR_DIV": _floor_div,
+    "FLOOR_MOD": _floor_mod,
+    "SQUARED_DIFFERENCE": _squared_difference,
+    "SQUARE": _of_reals(lambda draft, x: draft.mul(x, x)),
+    "CEIL": _of_reals(lambda draft, x: draft.chain(x, Op.NEG, Op.FLOOR, Op.NEG)),
+    "COS": _of_reals(_cos),
     "ROUND": _of_reals(_round),
     "GELU": _gelu,
     "SIGN": _sign,

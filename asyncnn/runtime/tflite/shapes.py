@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.runtime.tflite.folding import strided_slice
+from asyncnn.runtime.tflite.folding import EVALUATORS
 from asyncnn.runtime.tflite.tensors import OperatorTensors
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
@@ -146,24 +146,23 @@ def _reshaped(tensors: OperatorTensors) -> list[Shape]:
     return [tuple(wanted)]
 
 
-def _squeezed(tensors: OperatorTensors) -> list[Shape]:
-    shape = _shape(tensors)
-    given = tensors.options("SqueezeOptions").SqueezeDimsAsNumpy()
-    if isinstance(given, int):
-        return [tuple(length for length in shape if length != 1)]
-    axes = {tensors.axis(axis, len(shape)) for axis in given.tolist()}
-    return [tuple(length for axis, length in enumerate(shape) if axis not in axes)]
+def _moved(name: str, which: int = 0) -> ShapeRule:
+    """Return the rule of an operator that moves elements of one input, not copying."""
 
+    def rule(tensors: OperatorTensors) -> list[Shape]:
+        # A view of one element that is repeated takes no memory.
+        given = [
+            np.broadcast_to(np.uint8(0), _shape(tensors, index))
+            if index == which
+            else tensors.values(index)
+            for index in range(len(tensors.operator.inputs))
+        ]
+        found = EVALUATORS[name](tensors, given)
+        return (
+            [found.shape] if isinstance(found, np.ndarray) else [a.shape for a in found]
+        )
 
-def _expanded(tensors: OperatorTensors) -> list[Shape]:
-    shape = _shape(tensors)
-    axis = tensors.axis(tensors.value(1), len(shape) + 1)
-    return [(*shape[:axis], 1, *shape[axis:])]
-
-
-def _transposed(tensors: OperatorTensors) -> list[Shape]:
-    shape = _shape(tensors)
-    return [tuple(shape[axis] for axis in tensors.values(1).ravel().tolist())]
+    return rule
 
 
 def _joined(tensors: OperatorTensors) -> list[Shape]:
@@ -180,20 +179,6 @@ def _packed(tensors: OperatorTensors) -> list[Shape]:
     return [(*shape[:axis], len(tensors.operator.inputs), *shape[axis:])]
 
 
-def _unpacked(tensors: OperatorTensors) -> list[Shape]:
-    shape = _shape(tensors)
-    axis = tensors.axis(tensors.options("UnpackOptions").Axis(), len(shape))
-    return [shape[:axis] + shape[axis + 1 :]] * len(tensors.operator.outputs)
-
-
-def _split(tensors: OperatorTensors) -> list[Shape]:
-    shape, count = _shape(tensors, 1), len(tensors.operator.outputs)
-    axis = tensors.axis(tensors.value(0), len(shape))
-    if shape[axis] % count:
-        raise ValueError(f"{shape[axis]} elements are not {count} equal parts")
-    return [(*shape[:axis], shape[axis] // count, *shape[axis + 1 :])] * count
-
-
 def _padded(tensors: OperatorTensors) -> list[Shape]:
     pairs = tensors.values(1).reshape(-1, 2).tolist()
     lengths = zip(_shape(tensors), pairs, strict=True)
@@ -204,21 +189,6 @@ def _tiled(tensors: OperatorTensors) -> list[Shape]:
     repeats = tensors.values(1).ravel().tolist()
     lengths = zip(_shape(tensors), repeats, strict=True)
     return [tuple(length * count for length, count in lengths)]
-
-
-def _sliced(tensors: OperatorTensors) -> list[Shape]:
-    begins, sizes = (tensors.values(index).ravel().tolist() for index in (1, 2))
-    lengths = zip(_shape(tensors), begins, sizes, strict=True)
-    return [
-        tuple(length - begin if size == -1 else size for length, begin, size in lengths)
-    ]
-
-
-def _strided(tensors: OperatorTensors) -> list[Shape]:
-    # A view of one element that is repeated takes no memory.
-    whole = np.broadcast_to(np.uint8(0), _shape(tensors))
-    bounds = [tensors.values(index).ravel() for index in (1, 2, 3)]
-    return [strided_slice(tensors, [whole, *bounds]).shape]
 
 
 def _gathered(tensors: OperatorTensors) -> list[Shape]:
@@ -270,10 +240,13 @@ _REDUCTIONS = (
     "SUM",
 )
 
+_MOVING = "EXPAND_DIMS", "SLICE", "SQUEEZE", "STRIDED_SLICE", "TRANSPOSE", "UNPACK"
+
 RULES: dict[str, ShapeRule] = {
     **dict.fromkeys(_SAME, _same),
     **dict.fromkeys(_BROADCAST, _broadcast),
     **dict.fromkeys(_REDUCTIONS, _reduced),
+    **{name: _moved(name) for name in _MOVING},
     "ARG_MAX": _picked,
     "ARG_MIN": _picked,
     "AVERAGE_POOL_2D": _pooled,
@@ -281,7 +254,6 @@ RULES: dict[str, ShapeRule] = {
     "CONCATENATION": _joined,
     "CONV_2D": _convolved("Conv2DOptions", 0),
     "DEPTHWISE_CONV_2D": _convolved("DepthwiseConv2DOptions", 3),
-    "EXPAND_DIMS": _expanded,
     "FULLY_CONNECTED": _fully_connected,
     "GATHER": _gathered,
     "GATHER_ND": _gathered_by_vectors,
@@ -295,12 +267,7 @@ RULES: dict[str, ShapeRule] = {
     "RESHAPE": _reshaped,
     "RFFT2D": _spectrum,
     "SHAPE": _shape_of,
-    "SLICE": _sliced,
-    "SPLIT": _split,
-    "SQUEEZE": _squeezed,
-    "STRIDED_SLICE": _strided,
+    "SPLIT": _moved("SPLIT", 1),
     "TILE": _tiled,
-    "TRANSPOSE": _transposed,
-    "UNPACK": _unpacked,
 }
 """Rules by the operator's name; inputs that give sizes have to be constants."""

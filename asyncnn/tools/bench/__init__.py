@@ -4,9 +4,9 @@ Figures are medians of interleaved rounds, goals are ratios: absolute times of a
 machine do not carry to another one. Peers are optional and imported when they are
 first needed.
 
-The function that measures a benchmark is named by its command; it takes an `Order`, and
-returns a report.
-Reports are built of what `report` defines: contenders, goals and tables. `rounds`
-measures, `benches` in more than one placement, `environment` pins, `processes` starts
-what answers, `peers` and `measured_models` have who is measured beside.
+A bench is a table of contenders, how they start, and goals; a command names it. It is
+called with an `Order`, and returns a report: a document, and the tables that show it.
+`rounds` measures, `benches` starts contenders, `report` judges and shows; `environment`
+pins, `processes` has other processes, `peers` and `measured_models` who and what is
+measured beside.
 """

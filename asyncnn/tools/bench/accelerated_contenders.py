@@ -1,72 +1,43 @@
 """What ``asyncnn bench accelerated`` measures of a model: how its contenders start.
 
 A function starts a section's, by name. Most are of the device itself; others are
-of what surrounds a run: a framework, for a model that needs no partition and for the
-same in two; a loop that has other work; and a process that has just started.
+of what surrounds a run: a framework, a loop with other work, a process that starts.
 """
 
 import asyncio
 import contextlib
-import subprocess
 import sys
 import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
+import asyncnn
+from asyncnn import Priority, hal
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.litert.cuts import barriers
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Step
-from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ErrorStatus, Model, Priority
 from asyncnn.pacing import completed
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.framework import FrameworkSettings
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
-from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import load
-from asyncnn.runtime.opening_devices import connect
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import translating
-from asyncnn.tools.bench import qos_load
+from asyncnn.tools.bench import measured_models, processes, qos_load
 from asyncnn.tools.bench.activities import Heartbeat, beating_driver
-from asyncnn.tools.bench.benches import Place, Started
-from asyncnn.tools.bench.measured_models import (
-    ModelCandidate,
-    in_executor,
-    inputs_of,
-    on_device,
-    on_one_thread,
-    small_model,
-)
-from asyncnn.tools.bench.noop import LENGTH, tiny_addition
-from asyncnn.tools.bench.onnx_models import OnnxRuntime
-from asyncnn.tools.bench.processes import (
-    cached_in,
-    hold_interpreters,
-    hold_prepared,
-    process,
-    temporary_folder,
-    told,
-)
-from asyncnn.tools.bench.rounds import Batches, Once
+from asyncnn.tools.bench.benches import Place
+from asyncnn.tools.bench.made_models import LENGTH, tiny_addition
+from asyncnn.tools.bench.measured_models import ModelCandidate, in_executor, inputs_of
+from asyncnn.tools.bench.rounds import OWN, Batches, Once, Samples, Started
+from asyncnn.tools.onnx_writer import OnnxRuntime
 from asyncnn.tools.other_runtimes import LiteRt
 
 CONCURRENCIES = 8, 64
@@ -74,7 +45,6 @@ CONCURRENCIES = 8, 64
 INLINE_BELOW_US = 150.0
 """Models that LiteRT takes less for are also measured inline."""
 
-_INLINE = replace(OWN_PROCESS, inline_below_us=1e6)
 _ONE_LANE = replace(OWN_PROCESS, inline_below_us=0, lanes=1)
 _LOAD = 8
 _LISTENED_S = 0.5
@@ -83,7 +53,39 @@ _URGENT_RUNS = 100
 _PAUSE_S = 0.005
 _PIECE_NS = 90_000
 
-_AWAITED = {"one_thread": on_one_thread, "executor": in_executor}
+
+@asynccontextmanager
+async def _on_one_thread(
+    peer: LiteRt, inputs: Sequence[Array]
+) -> AsyncIterator[qos_load.Run]:
+    """Await an interpreter on a thread of its own: a hand-written executor."""
+    loop = asyncio.get_running_loop()
+    asked: SimpleQueue[asyncio.Future[object] | None] = SimpleQueue()
+
+    def serve() -> None:
+        while (future := asked.get()) is not None:
+            loop.call_soon_threadsafe(future.set_result, peer.run(inputs))
+
+    def run() -> Awaitable[object]:
+        future = loop.create_future()
+        asked.put(future)
+        return future
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(serve)
+        yield run
+        asked.put(None)
+
+
+_AWAITED = {"one_thread": _on_one_thread, "executor": in_executor}
+
+
+async def _run_on(
+    candidate: ModelCandidate, place: Place, **changes: Any
+) -> qos_load.Run:
+    """Return a run of a model on a device, whose settings have changes."""
+    device = await place.device(replace(OWN_PROCESS, **changes))
+    return partial((await device.prepare(candidate.named)).run, candidate.inputs)
 
 
 async def alone(candidate: ModelCandidate, place: Place) -> Started:
@@ -92,12 +94,11 @@ async def alone(candidate: ModelCandidate, place: Place) -> Started:
     device = await place.device()
     with place.noted("device", "awaited", "bound"):
         prepared = await device.prepare(candidate.named)
-        started["device"] = on_device(prepared, inputs)
+        started["device"] = measured_models.on_device(prepared, inputs)
         started["awaited"] = partial(prepared.run, inputs)
         started["bound"] = prepared.reusable(inputs).run
     if "device" not in place.refusals and 0 < candidate.us < INLINE_BELOW_US:
-        inline = await (await place.device(_INLINE)).prepare(candidate.named)
-        started["inline"] = partial(inline.run, inputs)
+        started["inline"] = await _run_on(candidate, place, inline_below_us=1e6)
     with place.noted("litert", *_AWAITED):
         peer = LiteRt(candidate.file)
         peer.set_inputs(inputs)
@@ -140,40 +141,37 @@ async def cached(candidate: ModelCandidate, place: Place) -> Started:
     Some of that may be left to the first run. So a figure is what preparing and that
     take, less what a second run takes.
     """
-    named, identity = candidate.named, candidate.name.encode()
-    inputs = candidate.inputs
-    settings, cache = cached_in(place.stack.enter_context(temporary_folder()))
-    anew, cached = await place.device(settings), await place.device(settings, cache)
-    await cached.prepare(named, identity=identity)
+    named, inputs = candidate.named, candidate.inputs
+    folder = place.stack.enter_context(processes.temporary_folder())
+    settings, cache = processes.cached_in(folder)
+    device, caching = await place.device(settings), await place.device(settings, cache)
+    loading = partial(caching.prepare, named, identity=candidate.name.encode())
+    await loading()
+    prepare = {"anew": partial(device.prepare, named), "cached": loading}
     return {
-        "anew": _until_bound("anew", lambda: anew.prepare(named), inputs),
-        "cached": _until_bound(
-            "cached", lambda: cached.prepare(named, identity=identity), inputs
-        ),
+        name: Batches(partial(_until_bound, each, inputs))
+        for name, each in prepare.items()
     }
 
 
-def _until_bound(
-    figure: str,
-    prepare: Callable[[], Awaitable[PreparedModel]],
+async def _until_bound(
+    prepare: Callable[[], Awaitable[asyncnn.PreparedModel]],
     inputs: Sequence[Array],
-) -> Batches:
-    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
-        samples = []
-        for _ in range(runs):
-            started = time.perf_counter_ns()
-            prepared = await prepare()
-            await prepared.run(inputs)
-            first_ended = time.perf_counter_ns()
-            await prepared.run(inputs)
-            later_ns = time.perf_counter_ns() - first_ended
-            # The next one would share what is in use: its lane lets go of it soon.
-            del prepared
-            await asyncio.sleep(_PAUSE_S)
-            samples.append((first_ended - started - later_ns) / 1000)
-        return {figure: samples}
-
-    return Batches(batch)
+    runs: int,
+) -> Samples:
+    samples = []
+    for _ in range(runs):
+        started = time.perf_counter_ns()
+        prepared = await prepare()
+        await prepared.run(inputs)
+        first_ended = time.perf_counter_ns()
+        await prepared.run(inputs)
+        later_ns = time.perf_counter_ns() - first_ended
+        # The next one would share what is in use: its lane lets go of it soon.
+        del prepared
+        await asyncio.sleep(_PAUSE_S)
+        samples.append((first_ended - started - later_ns) / 1000)
+    return {OWN: samples}
 
 
 class _Parted(LiteRtDelegate):
@@ -183,36 +181,30 @@ class _Parted(LiteRtDelegate):
         for start, end in pairwise([0, *super().cuts(steps), len(steps)]):
             if start:
                 yield start
-            part = steps[start:end]
-            yield from (start + at for at in barriers(part))
+            yield from (start + at for at in barriers(steps[start:end]))
 
 
-def _parted(named: NamedModel) -> Program:
-    return Program(completed(translating(named)).model, delegate=_Parted(load_engine()))
+def _longest_part_us(candidate: ModelCandidate) -> Callable[[], float]:
+    """Return what times the longest part between two barriers, or step of a kernel."""
+    model = completed(translating(candidate.named)).model
+    program = Program(model, delegate=_Parted(load_engine()))
+    return partial(qos_load.longest_step_us, program, candidate.inputs)
 
 
 async def cancelling(candidate: ModelCandidate, place: Place) -> Started:
-    """Wait for a lane that goes on with what was cancelled, or has missed its time.
-
-    Beside that, the longest part between two barriers, or step of a kernel.
-    """
-    named, inputs = candidate.named, candidate.inputs
-    parted = _parted(named)
-    device = await place.device(_ONE_LANE)
-    prepared = await device.prepare(named)
+    """Wait for a lane that goes on with what was cancelled, or has missed its time."""
+    device, part_us = await place.device(_ONE_LANE), _longest_part_us(candidate)
+    prepared = await device.prepare(candidate.named)
     probe = await device.prepare(tiny_addition())
-    vectors = inputs_of(probe)
+    run_probe = partial(probe.run, inputs_of(probe))
 
     async def part() -> float:
-        return qos_load.longest_step_us(parted, inputs)
+        return part_us()
 
-    async def stopped(name: str, stop: Callable[..., Any]) -> Mapping[str, float]:
-        us, processor_us = await qos_load.freed_us(
-            partial(stop, prepared, inputs),
-            lambda: probe.run(vectors),
-            candidate.us * 1e-6,
-        )
-        return {name: us, f"{name}_cpu": processor_us}
+    async def stopped(name: str, stop: Callable[..., Any]) -> dict[str, float]:
+        stopping = partial(stop, prepared, candidate.inputs)
+        times = await qos_load.freed_us(stopping, run_probe, candidate.us * 1e-6)
+        return dict(zip((name, f"{name}_cpu"), times, strict=True))
 
     stops = {"cancelled": qos_load.cancelled, "deadline": qos_load.out_of_time}
     stopping = {n: Once(partial(stopped, n, stop)) for n, stop in stops.items()}
@@ -221,23 +213,19 @@ async def cancelling(candidate: ModelCandidate, place: Place) -> Started:
 
 async def priorities(candidate: ModelCandidate, place: Place) -> Started:
     """Run a small model urgently while others saturate the device."""
-    parted, inputs = _parted(candidate.named), candidate.inputs
-    device = await place.device()
-    with small_model() as path:
-        urgent = await device.prepare(load(path), priority=Priority.HIGH)
+    device, part_us = await place.device(), _longest_part_us(candidate)
+    with measured_models.small_model() as path:
+        urgent = await device.prepare(asyncnn.load(path), priority=Priority.HIGH)
     low = await device.prepare(candidate.named, priority=Priority.LOW)
     run = partial(urgent.run, inputs_of(urgent))
 
-    async def turn() -> Mapping[str, float]:
-        part_us = qos_load.longest_step_us(parted, inputs)
+    async def turn() -> dict[str, float]:
+        longest_us = part_us()
         idle_us = await qos_load.p99_us(run, _URGENT_RUNS, _PAUSE_S)
-        async with qos_load.saturated(partial(low.run, inputs), _BACKGROUND):
+        async with qos_load.saturated(partial(low.run, candidate.inputs), _BACKGROUND):
             busy_us = await qos_load.p99_us(run, _URGENT_RUNS, _PAUSE_S)
-        return {
-            "saturated": busy_us,
-            "idle": idle_us,
-            "idle_and_part": idle_us + part_us,
-        }
+        both_us = idle_us + longest_us
+        return {"saturated": busy_us, "idle": idle_us, "idle_and_part": both_us}
 
     return {"saturated": Once(turn)}
 
@@ -248,9 +236,7 @@ async def serving(candidate: ModelCandidate, place: Place) -> Started:
     servers: dict[str, qos_load.Run] = {}
     for name, lanes in {"awaited": OWN_PROCESS.lanes, "one_lane": 1}.items():
         with place.noted(name):
-            device = await place.device(replace(OWN_PROCESS, lanes=lanes))
-            prepared = await device.prepare(candidate.named)
-            servers[name] = partial(prepared.run, inputs)
+            servers[name] = await _run_on(candidate, place, lanes=lanes)
     with place.noted(*_AWAITED):
         for name, entered in _AWAITED.items():
             servers[name] = await place.enter(entered(LiteRt(candidate.file), inputs))
@@ -259,7 +245,6 @@ async def serving(candidate: ModelCandidate, place: Place) -> Started:
         servers["to_thread"] = session.awaited(session.converted(inputs))
     for run in servers.values():
         await run()
-
     return {
         f"{name}_{count}": Once(partial(qos_load.request_us, run, count, candidate.us))
         for count in CONCURRENCIES
@@ -269,23 +254,21 @@ async def serving(candidate: ModelCandidate, place: Place) -> Started:
 
 async def driver(candidate: ModelCandidate, place: Place) -> Started:
     """Run by a burst of a driver process, beside the device in this process."""
-    inputs = candidate.inputs
-    path = place.stack.enter_context(temporary_folder()) / "driver.sock"
+    path = place.stack.enter_context(processes.temporary_folder()) / "driver.sock"
     place.stack.enter_context(beating_driver(path, OWN_PROCESS, "accelerated"))
-    prepared = await (await place.device()).prepare(candidate.named)
-    served = await (await place.enter(connect(path))).prepare(candidate.named)
+    device = await place.enter(asyncnn.connect(path))
+    served = await device.prepare(candidate.named)
     burst = await place.enter(served.burst(spins=False))
     return {
-        "burst": partial(burst.run, inputs),
-        "remote": partial(served.run, inputs),
-        "awaited": partial(prepared.run, inputs),
+        "burst": partial(burst.run, candidate.inputs),
+        "remote": partial(served.run, candidate.inputs),
+        "awaited": await _run_on(candidate, place),
     }
 
 
 async def heartbeat(candidate: ModelCandidate, place: Place) -> Started:
     """Listen to the loop while it serves and while it is idle, in turn."""
-    prepared = await (await place.device()).prepare(candidate.named)
-    run = partial(prepared.run, candidate.inputs)
+    run = await _run_on(candidate, place)
     beats = place.stack.enter_context(contextlib.closing(Heartbeat()))
 
     async def listened_us() -> float:
@@ -293,7 +276,7 @@ async def heartbeat(candidate: ModelCandidate, place: Place) -> Started:
         await asyncio.sleep(_LISTENED_S)
         return beats.stop().p99_ms * 1000
 
-    async def turn() -> Mapping[str, float]:
+    async def turn() -> dict[str, float]:
         idle_us = await listened_us()
         async with qos_load.saturated(run, _LOAD):
             return {"idle": idle_us, "busy": await listened_us()}
@@ -308,39 +291,43 @@ async def memory(candidate: ModelCandidate, place: Place) -> Started:
     first process fills a cache. Of those that load from it, as many as map the same
     files share them, so that the second one is measured beside another.
     """
-    models = candidate.file, place.stack.enter_context(small_model())
+    small = place.stack.enter_context(measured_models.small_model())
+    holders: dict[str, Callable[..., Any]] = {
+        "device": partial(processes.hold_prepared, path=candidate.file, warming=small),
+        "litert": partial(
+            processes.hold_interpreters, path=candidate.file, warming=small
+        ),
+    }
 
     async def held(hold: Callable[..., object]) -> float:
-        return float(told(hold, *models))
+        return float(processes.reported(hold))
 
-    async def sharing() -> Mapping[str, float]:
-        with temporary_folder() as folder, ExitStack() as stack:
-            started = (process(None, hold_prepared, *models, folder) for _ in range(3))
+    async def sharing() -> dict[str, float]:
+        with processes.temporary_folder() as folder, ExitStack() as stack:
+            hold = partial(holders["device"], folder=folder)
+            started = (processes.process(None, hold) for _ in range(3))
             kib = [stack.enter_context(each).recv() for each in started]
         return {"first": kib[0], "second": kib[-1]}
 
-    return {
-        "device": Once(partial(held, hold_prepared)),
-        "litert": Once(partial(held, hold_interpreters)),
-        "first": Once(sharing),
-    }
+    each = {name: Once(partial(held, hold)) for name, hold in holders.items()}
+    return {**each, "first": Once(sharing)}
 
 
 class _Half:
     """The device ``hal``, but that it supports one half of each model's operations."""
 
-    def __init__(self, hal: IDevice, *, is_later: bool) -> None:
-        self._hal = hal
+    def __init__(self, device: hal.IDevice, *, is_later: bool) -> None:
+        self._device = device
         self._is_later = is_later
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._hal, name)
+        return getattr(self._device, name)
 
     async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        self, model: hal.Model
+    ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
         """Return the device's answer, but no for the operations of the other half."""
-        status, supports = await self._hal.get_supported_operations_1_3(model)
+        status, supports = await self._device.get_supported_operations_1_3(model)
         middle = len(supports) // 2
         return status, tuple(
             can and (position >= middle) is self._is_later
@@ -349,31 +336,29 @@ class _Half:
 
 
 @asynccontextmanager
-async def _framework(*devices: Any) -> AsyncIterator[Device]:
+async def _framework(*devices: Any) -> AsyncIterator[asyncnn.Device]:
     given = [OpenDevice(f"device-{k}", each) for k, each in enumerate(devices)]
-    settings = FrameworkSettings(moving_weight=0)
-    async with open_framework(OWN_PROCESS, devices=given, framework=settings) as hal:
-        yield Device("framework", hal)
+    settings = asyncnn.FrameworkSettings(moving_weight=0)
+    async with open_framework(OWN_PROCESS, devices=given, framework=settings) as both:
+        yield asyncnn.Device("framework", both)
 
 
 async def framework(candidate: ModelCandidate, place: Place) -> Started:
     """Run a model on the device, through a framework, and in two partitions."""
-    inputs = candidate.inputs
     device = await place.device()
-    prepared = await device.prepare(candidate.named)
+    models = {"awaited": await device.prepare(candidate.named)}
     whole = await place.enter(_framework(device.hal))
-    through = await whole.prepare(candidate.named)
-    models = {"awaited": prepared, "whole": through}
+    models["whole"] = await whole.prepare(candidate.named)
     halves = (_Half(device.hal, is_later=later) for later in (False, True))
     parted = await place.enter(_framework(*halves))
     with place.noted("halves"):
         models["halves"] = await parted.prepare(candidate.named)
+    inputs = candidate.inputs
     return {name: partial(model.run, inputs) for name, model in models.items()}
 
 
 async def beside(candidate: ModelCandidate, place: Place) -> Started:
     """Run on the device and in an executor while the loop has other work."""
-    inputs = candidate.inputs
 
     async def busy() -> None:
         while True:
@@ -382,11 +367,10 @@ async def beside(candidate: ModelCandidate, place: Place) -> Started:
                 pass
             await asyncio.sleep(0)
 
-    prepared = await (await place.device()).prepare(candidate.named)
-    started = Started(awaited=partial(prepared.run, inputs))
+    started = Started(awaited=await _run_on(candidate, place))
     with place.noted("executor"):
-        run = await place.enter(in_executor(LiteRt(candidate.file), inputs))
-        started["executor"] = run
+        peer = in_executor(LiteRt(candidate.file), candidate.inputs)
+        started["executor"] = await place.enter(peer)
     place.stack.callback(asyncio.create_task(busy()).cancel)
     return started
 
@@ -415,17 +399,17 @@ async def starting(candidate: ModelCandidate, place: Place) -> Started:
 
     async def first_result_ms(name: str, program: str) -> float:
         started = time.perf_counter()
-        command = sys.executable, "-c", program, str(candidate.file)
         ending = await asyncio.create_subprocess_exec(
-            *command, stderr=subprocess.DEVNULL
+            *(sys.executable, "-c", program, str(candidate.file)),
+            stderr=asyncio.subprocess.DEVNULL,
         )
         if await ending.wait():
-            raise GeneralFailureError(f"{name} does not start")
+            raise asyncnn.GeneralFailureError(f"{name} does not start")
         return (time.perf_counter() - started) * 1000
 
-    async def connected() -> Mapping[str, float]:
+    async def connected() -> dict[str, float]:
         started = time.perf_counter()
-        async with connect(device="accelerated") as device:
+        async with asyncnn.connect(device="accelerated") as device:
             prepared = await device.prepare(candidate.named)
             await prepared.run(candidate.inputs)
             ms = (time.perf_counter() - started) * 1000

@@ -1,20 +1,17 @@
 """What loops stay responsive beside, and a heartbeat on them.
 
-An activity makes what it needs and returns what is then watched. The value that this
-returns is kept for as long as the heart beats, since dropping it is an activity of its
-own. Models and inputs are those that hold a loop longest; models are made anew, so that
-nothing is known of them from an attempt before.
+Models and inputs are those that hold a loop longest; models are made anew, so that
+nothing is known of them. What an activity returns is kept for as long as the heart
+beats, since dropping it is an activity of its own.
 
 Beats are due on a grid of 1 ms, so that being late once delays none of those after it.
 A late beat stands for all that were due meanwhile, each of which is a sample: whatever
-is called at any of these moments waits as long. The loop is one of this process, or of
-a driver process.
+is called at any of these moments waits as long.
 """
 
 import asyncio
 import contextlib
 import gc
-import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -26,18 +23,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import asyncnn
 from asyncnn import hal
-from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_settings import options_for, with_options
 from asyncnn.hal.operations.bound import Array
-from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.explain import explain
-from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.opening_devices import open_device
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.driver.server import Server
+from asyncnn.tools.bench.made_models import long_model, long_models_input, wide_model
 from asyncnn.tools.bench.processes import READY, Pipe, process, until_closed
 from asyncnn.tools.bench.rounds import percentile
 
@@ -48,14 +39,10 @@ IDLE = "idle"
 PREPARE = "prepare"
 RELEASE = "release"
 
-_F32 = hal.OperandType.TENSOR_FLOAT32
-_WIDTH = 4
-_SHAPE = (1, _WIDTH)
 _COLUMNS = 4096
-_NONE = hal.FusedActivationFunc.NONE
 _RUNS = 2
 _SETTLING_S = 0.25
-_numbers = count()
+_saved = count(1 << 32)
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -76,17 +63,16 @@ class Scene(msgspec.Struct, frozen=True):
     Both are one device of this process, or one driver; ``folder`` is the cache's.
     """
 
-    plain: Device
-    cached: Device
+    plain: asyncnn.Device
+    cached: asyncnn.Device
     folder: Path
     sizes: Sizes
 
-    def model(self, number: int | None = None) -> NamedModel:
+    def model(self, number: int | None = None) -> asyncnn.NamedModel:
         """Return a long model that is like no other, or the one of a ``number``."""
-        chosen = next(_numbers) if number is None else number
-        return long_model(self.sizes.operations, chosen)
+        return long_model(self.sizes.operations, number)
 
-    async def loaded(self, model: NamedModel) -> PreparedModel:
+    async def loaded(self, model: asyncnn.NamedModel) -> asyncnn.PreparedModel:
         """Load what was saved.
 
         :raises GeneralFailureError: if it was prepared anew instead.
@@ -97,9 +83,9 @@ class Scene(msgspec.Struct, frozen=True):
             raise hal.GeneralFailureError("a saved model was not loaded from the cache")
         return prepared
 
-    async def saved(self) -> NamedModel:
+    async def saved(self) -> asyncnn.NamedModel:
         """Leave a model in the cache and return one that equals it."""
-        number = next(_numbers)
+        number = next(_saved)
         await self.cached.prepare(self.model(number))
         return self.model(number)
 
@@ -115,11 +101,11 @@ class Scene(msgspec.Struct, frozen=True):
         return {path.stat().st_ino for path in self.folder.iterdir()}
 
 
-async def _querying(stage: Scene) -> Watched:
-    model = stage.model().model
+async def _querying(scene: Scene) -> Watched:
+    model = scene.model().model
 
     async def act() -> tuple[bool, ...]:
-        query = stage.plain.hal.get_supported_operations_1_3(model)
+        query = scene.plain.hal.get_supported_operations_1_3(model)
         status, supported = await query
         if status is not hal.ErrorStatus.NONE or not all(supported):
             raise hal.GeneralFailureError(
@@ -130,22 +116,38 @@ async def _querying(stage: Scene) -> Watched:
     return act
 
 
-async def _loading(stage: Scene) -> Watched:
-    return partial(stage.loaded, await stage.saved())
+async def _idling(scene: Scene) -> Watched:
+    return partial(asyncio.sleep, 0)
 
 
-async def _running_first(stage: Scene) -> Watched:
-    prepared = await stage.plain.prepare(stage.model())
+async def _preparing(scene: Scene) -> Watched:
+    return partial(scene.plain.prepare, scene.model())
+
+
+async def _explaining(scene: Scene) -> Watched:
+    return partial(asyncnn.explain, scene.plain, scene.model())
+
+
+async def _saving(scene: Scene) -> Watched:
+    return partial(scene.cached.prepare, scene.model())
+
+
+async def _loading(scene: Scene) -> Watched:
+    return partial(scene.loaded, await scene.saved())
+
+
+async def _running_first(scene: Scene) -> Watched:
+    prepared = await scene.plain.prepare(scene.model())
     return partial(prepared.run, [long_models_input()])
 
 
-async def _running_loaded_first(stage: Scene) -> Watched:
-    prepared = await stage.loaded(await stage.saved())
+async def _running_loaded_first(scene: Scene) -> Watched:
+    prepared = await scene.loaded(await scene.saved())
     return partial(prepared.run, [long_models_input()])
 
 
-async def _releasing(stage: Scene) -> Watched:
-    held = [await stage.plain.prepare(stage.model())]
+async def _releasing(scene: Scene) -> Watched:
+    held = [await scene.plain.prepare(scene.model())]
     await held[0].run([long_models_input()])
 
     async def act() -> None:
@@ -154,63 +156,16 @@ async def _releasing(stage: Scene) -> Watched:
     return act
 
 
-async def _running_large(layout: str, stage: Scene) -> Watched:
+async def _running_large(layout: str, scene: Scene) -> Watched:
     """Run large inputs of a layout through one operation, one after the other."""
-    shape = stage.sizes.input_shape
+    shape = scene.sizes.input_shape
     x = large_input(layout, shape)
-    prepared = await stage.plain.prepare(wide_model(shape))
+    prepared = await scene.plain.prepare(wide_model(shape))
 
     async def act() -> list[object]:
         return [await prepared.run([x]) for _ in range(_RUNS)]
 
     return act
-
-
-def long_model(operations: int, number: int) -> NamedModel:
-    """Return a chain of additions, activations, products and dense layers.
-
-    Every operation has constants of its own, as in imported models. Another
-    ``number`` makes a model that has nothing in common with this one but its form.
-    """
-    builder = ModelBuilder()
-    rng = np.random.default_rng(number)
-    result = hal.Operand(_F32, _SHAPE)
-    value = before = builder.input("x", _F32, _SHAPE)
-    for index in range(operations):
-        inputs = [value]
-        match index % 4:
-            case 0:
-                type_ = hal.OperationType.ADD
-                inputs.append(builder.constant(rng.random(_SHAPE, np.float32)))
-            case 1:
-                type_ = hal.OperationType.LOGISTIC
-            case 2:
-                type_ = hal.OperationType.MUL
-                inputs.append(before)
-            case _:
-                type_ = hal.OperationType.FULLY_CONNECTED
-                shapes = (_WIDTH, _WIDTH), (_WIDTH,)
-                data = [rng.random(shape, np.float32) for shape in shapes]
-                inputs += map(builder.constant, data)
-        if type_ is not hal.OperationType.LOGISTIC:
-            inputs.append(builder.scalar(_NONE))
-        before, value = value, builder.operation(type_, inputs, result)
-    builder.output(value, "y")
-    return builder.build()
-
-
-def long_models_input() -> Array:
-    """Return an input of `long_model`."""
-    return np.ones(_SHAPE, np.float32)
-
-
-def wide_model(shape: tuple[int, int]) -> NamedModel:
-    """Return a model of one RELU."""
-    builder = ModelBuilder()
-    x = builder.input("x", _F32, shape)
-    y = builder.operation(hal.OperationType.RELU, [x], hal.Operand(_F32, shape))
-    builder.output(y, "y")
-    return builder.build()
 
 
 LAYOUTS = ("contiguous", "fortran", "strided", "unaligned", "shared")
@@ -231,7 +186,7 @@ def large_input(layout: str, shape: tuple[int, int]) -> Array:
             data = np.zeros(4 * rows * columns + 1, np.uint8)
             array = data[1:].view(np.float32).reshape(shape)
         case "shared":
-            array = shared_array(shape, np.float32)
+            array = asyncnn.shared_array(shape, np.float32)
         case _:
             array = np.empty(shape, np.float32, "F" if layout == "fortran" else "C")
     array[:] = 1
@@ -239,41 +194,27 @@ def large_input(layout: str, shape: tuple[int, int]) -> Array:
 
 
 class Activity(NamedTuple):
-    """What is done, and in words; ``make`` may have to be awaited for it."""
+    """What is done, in words; ``prepare`` makes what is needed, and what is watched."""
 
     description: str
-    make: Callable[[Scene], Watched | Awaitable[Watched]]
-
-    async def prepare(self, stage: Scene) -> Watched:
-        """Make what is needed; return what is watched."""
-        made = self.make(stage)
-        return await made if inspect.isawaitable(made) else made
+    prepare: Callable[[Scene], Awaitable[Watched]]
 
 
 ACTIVITIES = {
-    IDLE: Activity("nothing", lambda stage: partial(asyncio.sleep, 0)),
-    PREPARE: Activity(
-        "a long model: prepared",
-        lambda stage: partial(stage.plain.prepare, stage.model()),
-    ),
+    IDLE: Activity("nothing", _idling),
+    PREPARE: Activity("a long model: prepared", _preparing),
     "query": Activity("which operations are supported", _querying),
-    "explain": Activity(
-        "explained, operation by operation",
-        lambda stage: partial(explain, stage.plain, stage.model()),
-    ),
-    "save": Activity(
-        "prepared and saved in a cache",
-        lambda stage: partial(stage.cached.prepare, stage.model()),
-    ),
+    "explain": Activity("explained, operation by operation", _explaining),
+    "save": Activity("prepared and saved in a cache", _saving),
     "load": Activity("loaded from the cache", _loading),
     "first_run": Activity("first run", _running_first),
     "first_run_loaded": Activity("first run after loading", _running_loaded_first),
     RELEASE: Activity("released", _releasing),
     **{
-        f"input_{layout}": Activity(
-            f"a large input: {layout}", partial(_running_large, layout)
+        f"input_{each}": Activity(
+            f"a large input: {each}", partial(_running_large, each)
         )
-        for layout in LAYOUTS
+        for each in LAYOUTS
     },
 }
 """Activities by name, in the order in which they are reported."""
@@ -409,7 +350,7 @@ class DriverHeartbeat:
 
 @contextlib.contextmanager
 def beating_driver(
-    path: Path, settings: DeviceSettings, device: str = "reference"
+    path: Path, settings: asyncnn.DeviceSettings, device: str = "reference"
 ) -> Iterator[DriverHeartbeat]:
     """Run a driver process that serves a device at ``path``; yield its heartbeat."""
     with process(None, _serve, path, options_for(settings), device) as pipe:
@@ -418,7 +359,7 @@ def beating_driver(
 
 async def _serve(pipe: Pipe, path: Path, options: Sequence[str], name: str) -> None:
     """Be such a driver process until the other end of ``pipe`` goes."""
-    settings = with_options(DeviceSettings(), options)
+    settings = with_options(asyncnn.DeviceSettings(), options)
     heartbeat = Heartbeat()
 
     def obey(order: bytes) -> None:
@@ -429,7 +370,7 @@ async def _serve(pipe: Pipe, path: Path, options: Sequence[str], name: str) -> N
         else:
             pipe.send_bytes(msgspec.json.encode(heartbeat.stop()))
 
-    opened = open_device(name, settings=settings)
+    opened = asyncnn.open_device(name, settings=settings)
     with contextlib.closing(heartbeat):
         async with opened as device, Server(device.hal, path):
             await until_closed(pipe, obey)

@@ -5,306 +5,190 @@ section of the report, with its contenders, the models that it suits, and goals.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
-from typing import NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.tools.bench import accelerated_contenders as contenders
 from asyncnn.tools.bench import environment, measured_models, report
-from asyncnn.tools.bench.benches import Place, Started, measure_workload
+from asyncnn.tools.bench.benches import StartAll, measure_workload
 from asyncnn.tools.bench.environment import ALL_CPUS, ONE_CPU
+from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.bench.measured_models import ModelCandidate
-from asyncnn.tools.bench.noop import tiny_addition
-from asyncnn.tools.bench.onnx_models import PACKAGES
-from asyncnn.tools.bench.report import Goal
+from asyncnn.tools.bench.report import Goal, Measured, Subjects
 from asyncnn.tools.bench.rounds import Figures, Order
+from asyncnn.tools.onnx_writer import PACKAGES
 from asyncnn.tools.other_runtimes import litert_version
 
 
+def _titles(words: str) -> dict[str, str]:
+    """Return titles by name, as in ``name: title; name``; some are their own titles."""
+    pairs = [each.strip().partition(": ") for each in words.split(";")]
+    return {name: title or name for name, _, title in pairs}
+
+
 class Section(NamedTuple):
-    """What is measured, in microseconds or else in the title's unit, and on what."""
+    """What is measured, in microseconds or else in the title's unit, and on what.
+
+    Rows are a ratio, its limit and gate, and from and to what LiteRT takes it holds.
+    """
 
     title: str
-    cpus: str
     contenders: Mapping[str, str]
-    goals: Sequence[Goal]
-    picks: Callable[[Sequence[ModelCandidate]], Sequence[ModelCandidate]]
-    start: Callable[[ModelCandidate, Place], Awaitable[Started]]
+    rows: Sequence[tuple[Any, ...]]
+    start: StartAll[ModelCandidate]
+    picks: Callable[[Sequence[ModelCandidate]], Sequence[ModelCandidate]] = list
+    cpus: str = ALL_CPUS
+
+    @property
+    def goals(self) -> list[Goal]:
+        """Goals of the ratios."""
+        return [Goal(*ratio.split(" / "), *limits) for ratio, *limits in self.rows]
 
 
-def _titles(names: str, titles: str = "") -> dict[str, str]:
-    """Return titles by name; names are the titles where there are none."""
-    given = titles.split(", ") if titles else names.split()
-    return dict(zip(names.split(), given, strict=True))
-
-
-def _goals(limits: Mapping[str, Sequence[Sequence[float]]]) -> list[Goal]:
-    """Return goals by ratio: limit, gate, and from and to what LiteRT takes."""
-    goals = []
-    for ratio, those in limits.items():
-        figure, peer = ratio.split(" / ")
-        goals += [Goal(figure, peer, *each) for each in those]
-    return goals
-
-
-_SERVED = {
-    **_titles("awaited one_lane one_thread", "device, one lane, one thread"),
-    "executor": "executor",
-    "to_thread": "ONNX, to_thread",
-}
+_SERVED = _titles(
+    "awaited: device; one_lane: one lane; one_thread: one thread; executor; "
+    "to_thread: ONNX, to_thread"
+)
 
 SECTIONS = {
     "alone": Section(
         "one run at a time, microseconds",
-        ONE_CPU,
         _titles(
-            "device awaited bound inline litert one_thread executor onnx to_thread",
-            "device, awaited, bound once, inline, LiteRT, one thread, executor, ONNX, "
-            "to_thread",
+            "device; awaited; bound: bound once; inline; litert: LiteRT; "
+            "one_thread: one thread; executor; onnx: ONNX; to_thread"
         ),
-        _goals(
-            {
-                "device / litert": [(1.03, 1.08, 200)],
-                "awaited / litert": [
-                    (1.2, inf, 150, 200),
-                    (1.1, 1.2, 200, 400),
-                    (1.2, inf, 400, 500),
-                    (1.03, 1.08, 2000),
-                ],
-                "inline / litert": [(1.02, 1.05, 50, 100)],
-                "awaited / executor": [
-                    (0.15, 0.25, 0, 10),
-                    (1.0, inf, 10, 50),
-                    (0.8, inf, 50, 200),
-                    (0.75, 0.85, 200, 400),
-                    (0.8, inf, 400, 500),
-                    (1.0, inf, 500),
-                ],
-                "bound / executor": [(0.2, inf, 0, 10), (0.75, inf, 50, 500)],
-                "awaited / to_thread": [(inf, inf)],
-            }
-        ),
-        list,
+        [
+            ("device / litert", 1.03, 1.08, 200),
+            ("awaited / litert", 1.2, inf, 150, 200),
+            ("awaited / litert", 1.1, 1.2, 200, 400),
+            ("awaited / litert", 1.2, inf, 400, 500),
+            ("awaited / litert", 1.03, 1.08, 2000),
+            ("inline / litert", 1.02, 1.05, 50, 100),
+            ("awaited / executor", 0.15, 0.25, 0, 10),
+            ("awaited / executor", 1.0, inf, 10, 50),
+            ("awaited / executor", 0.8, inf, 50, 200),
+            ("awaited / executor", 0.75, 0.85, 200, 400),
+            ("awaited / executor", 0.8, inf, 400, 500),
+            ("awaited / executor", 1.0, inf, 500),
+            ("bound / executor", 0.2, inf, 0, 10),
+            ("bound / executor", 0.75, inf, 50, 500),
+            ("awaited / to_thread", inf, inf),
+        ],
         contenders.alone,
+        cpus=ONE_CPU,
     ),
     "tiny": Section(
         "an addition of four floats, microseconds",
-        ONE_CPU,
-        _titles("awaited to_thread", "awaited, asyncio.to_thread(np.add)"),
-        _goals({"awaited / to_thread": [(0.3, 0.3)]}),
-        lambda models: [ModelCandidate("ADD [4]", tiny_addition())],
+        _titles("awaited; to_thread: asyncio.to_thread(np.add)"),
+        [("awaited / to_thread", 0.3, 0.3)],
         contenders.tiny,
+        lambda models: [ModelCandidate("ADD [4]", tiny_addition())],
+        ONE_CPU,
     ),
     "preparing": Section(
         "preparing, microseconds",
-        ONE_CPU,
-        _titles("prepared created", "device.prepare, interpreter created"),
-        _goals({"prepared / created": [(6.0, 6.0, 0, 2000), (2.0, 3.0, 2000)]}),
-        list,
+        _titles("prepared: device.prepare; created: interpreter created"),
+        [
+            ("prepared / created", 6.0, 6.0, 0, 2000),
+            ("prepared / created", 2.0, 3.0, 2000),
+        ],
         contenders.preparing,
+        cpus=ONE_CPU,
     ),
     "cached": Section(
         "preparing float models with 1 MB of weights, binding included, microseconds",
-        ONE_CPU,
-        _titles("cached anew", "from the cache, anew"),
-        _goals({"cached / anew": [(0.15, 0.3)]}),
-        measured_models.heavy_floats,
+        _titles("cached: from the cache; anew"),
+        [("cached / anew", 0.15, 0.3)],
         contenders.cached,
+        lambda models: measured_models.heavy(models, "f"),
+        ONE_CPU,
     ),
     "memory": Section(
         "private memory of a process with a prepared model, KiB",
-        ALL_CPUS,
-        _titles(
-            "device litert first second", "device, LiteRT, first with a cache, second"
-        ),
-        _goals({"device / litert": [(1.1, 1.5)], "second / first": [(0.3, 0.5)]}),
-        measured_models.heavy,
+        _titles("device; litert: LiteRT; first: first with a cache; second"),
+        [("device / litert", 1.1, 1.5), ("second / first", 0.3, 0.5)],
         contenders.memory,
+        measured_models.heavy,
     ),
     "cancelling": Section(
         "until the lane is free, 95th percentile, microseconds",
-        ALL_CPUS,
-        {
-            "cancelled": "cancelled",
-            "deadline": "deadline",
-            "cancelled_cpu": "cancelled, CPU",
-            "deadline_cpu": "deadline, CPU",
-            "part": "longest part",
-        },
-        _goals({"cancelled / part": [(1.2, 2.0)], "deadline / part": [(1.2, 2.0)]}),
-        measured_models.long_ones,
+        _titles(
+            "cancelled; deadline; cancelled_cpu: cancelled, CPU; "
+            "deadline_cpu: deadline, CPU; part: longest part"
+        ),
+        [("cancelled / part", 1.2, 2.0), ("deadline / part", 1.2, 2.0)],
         contenders.cancelling,
+        measured_models.long_ones,
     ),
     "priorities": Section(
         "HIGH beside LOW, which saturates the device, 99th percentile, microseconds",
-        ALL_CPUS,
-        {
-            "saturated": "HIGH, saturated",
-            "idle": "HIGH, idle",
-            "idle_and_part": "idle and a part of LOW",
-        },
-        _goals({"saturated / idle_and_part": [(1.5, 2.0)]}),
-        measured_models.longest,
+        _titles(
+            "saturated: HIGH, saturated; idle: HIGH, idle; "
+            "idle_and_part: idle and a part of LOW"
+        ),
+        [("saturated / idle_and_part", 1.5, 2.0)],
         contenders.priorities,
+        lambda models: measured_models.long_ones(models)[-1:],
     ),
     "framework": Section(
         "through a framework, in one partition and in two, microseconds",
-        ALL_CPUS,
-        _titles("awaited whole halves", "device, whole model, two partitions"),
-        _goals(
-            {"whole / awaited": [(1.03, 1.05, 200)], "halves / awaited": [(inf, inf)]}
-        ),
-        list,
+        _titles("awaited: device; whole: whole model; halves: two partitions"),
+        [("whole / awaited", 1.03, 1.05, 200), ("halves / awaited", inf, inf)],
         contenders.framework,
     ),
     "serving": Section(
         "served at a concurrency of 8 and 64, microseconds for each request",
-        ALL_CPUS,
         {
             f"{name}_{count}": f"{title}, {count}"
             for count in contenders.CONCURRENCIES
             for name, title in _SERVED.items()
         },
-        _goals(
-            {
-                "one_lane_8 / executor_8": [(0.8, inf)],
-                "awaited_8 / executor_8": [(0.52, 1 / 1.5)],
-                "awaited_8 / to_thread_8": [(1 / 2.5, 1 / 2.0)],
-                "awaited_64 / executor_64": [(0.52, 1 / 1.5)],
-                "awaited_64 / to_thread_64": [(1 / 2.5, 1 / 2.0)],
-            }
-        ),
-        measured_models.servable,
+        [
+            ("one_lane_8 / executor_8", 0.8, inf),
+            ("awaited_8 / executor_8", 0.52, 1 / 1.5),
+            ("awaited_8 / to_thread_8", 1 / 2.5, 1 / 2.0),
+            ("awaited_64 / executor_64", 0.52, 1 / 1.5),
+            ("awaited_64 / to_thread_64", 1 / 2.5, 1 / 2.0),
+        ],
         contenders.serving,
+        measured_models.servable,
     ),
     "driver": Section(
         "through a driver process, microseconds",
-        ALL_CPUS,
-        _titles("burst remote awaited", "by burst, awaited, awaited in this process"),
-        _goals({"burst / awaited": [(1.05, 1.10)], "burst / remote": [(1.0, inf)]}),
-        measured_models.long_ones,
+        _titles("burst: by burst; remote: awaited; awaited: awaited in this process"),
+        [("burst / awaited", 1.05, 1.10), ("burst / remote", 1.0, inf)],
         contenders.driver,
+        measured_models.long_ones,
     ),
     "beside": Section(
         "awaited while the loop is busy in pieces of 90 us, microseconds",
-        ALL_CPUS,
-        _titles("awaited executor"),
-        _goals({"awaited / executor": [(0.75, inf)]}),
-        measured_models.servable,
+        _titles("awaited; executor"),
+        [("awaited / executor", 0.75, inf)],
         contenders.beside,
+        measured_models.servable,
     ),
     "starting": Section(
         "from starting a process, or a driver, to the first result, milliseconds",
-        ALL_CPUS,
-        {
-            "device": "device",
-            "litert": "LiteRT",
-            "connected": "connect",
-            "a second": "a second",
-        },
-        _goals({"device / litert": [(2.0, inf)], "connected / a second": [(0.5, inf)]}),
-        measured_models.first_servable,
+        _titles("device; litert: LiteRT; connected: connect; a second"),
+        [("device / litert", 2.0, inf), ("connected / a second", 0.5, inf)],
         contenders.starting,
+        lambda models: measured_models.servable(models)[-1:],
     ),
     "heartbeat": Section(
         "lag of the loop, 99th percentile, microseconds",
-        ALL_CPUS,
-        _titles("busy idle", "serving at full load, idle"),
-        _goals({"busy / idle": [(1.5, 3.0)]}),
-        measured_models.first_servable,
+        _titles("busy: serving at full load; idle"),
+        [("busy / idle", 1.5, 3.0)],
         contenders.heartbeat,
+        lambda models: measured_models.servable(models)[-1:],
     ),
 }
 """Sections by name, in the order in which they are measured.
 
 In the first, LiteRT itself gives the time by which the limits of a model are chosen.
 """
-
-
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of one model in one section.
-
-    ``rounds`` are figures by contender, ``values`` their medians, ``ratios`` are by the
-    names of both contenders, as ``device / litert``. ``refusals`` say who was not
-    measured.
-    """
-
-    model: str
-    rounds: dict[str, tuple[float, ...]]
-    values: dict[str, float]
-    ratios: dict[str, float]
-    verdicts: tuple[report.GoalVerdict, ...]
-    refusals: dict[str, str] = {}
-
-    def cell(self, goal: Goal) -> report.Cell:
-        """Return the cell of the ratio of a figure to its peer."""
-        pair = f"{goal.figure} / {goal.peer}"
-        cell = report.verdict_cell(self.verdicts, goal.figure, goal.peer)
-        if cell == "-" and pair in self.ratios:
-            return report.ratio_cell(f"{self.ratios[pair]:.3f}", "", None)
-        return cell
-
-    def value(self, contender: str) -> str:
-        """Return a figure as text, a dash for none."""
-        return report.figure_text(self.values.get(contender))
-
-
-class AcceleratedReport(report.BenchReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench accelerated --json``.
-
-    ``sections`` are measurements, ``placements`` say where they were made.
-    ``refusals`` are of models that cannot be imported.
-    """
-
-    sections: dict[str, tuple[Measurement, ...]]
-    placements: dict[str, str]
-    refusals: dict[str, str]
-
-    @property
-    def where(self) -> str:
-        """That each section says it."""
-        return "placed as each section says"
-
-    def tables(self) -> Iterator[report.ReportTable]:
-        """Yield, for each section that has models, tables of figures and of ratios."""
-        for name, measured in self.sections.items():
-            if not measured:
-                continue
-            section = SECTIONS[name]
-            figures = [
-                (each.model, *map(each.value, section.contenders)) for each in measured
-            ]
-            headings = ("", *section.contenders.values())
-            yield report.ReportTable(f"{name}: {section.title}", headings, [figures])
-            pairs = {(each.figure, each.peer): each for each in section.goals}
-            ratios = [
-                (each.model, *map(each.cell, pairs.values())) for each in measured
-            ]
-            headings = ("", *(f"{figure} / {peer}" for figure, peer in pairs))
-            yield report.ReportTable(f"{name}: ratios", headings, [ratios])
-
-    def notes(self) -> Iterator[str]:
-        """Yield where sections were measured, and who was left out, and why."""
-        for model, reason in self.refusals.items():
-            yield f"{model} cannot be imported: {reason}"
-        for name, measured in self.sections.items():
-            where = self.placements.get(name)
-            yield f"{name}: {where if measured else 'no model suits it'}"
-        for name, measured in self.sections.items():
-            refusals = {each.model: each.refusals for each in measured}
-            for note in report.refusal_notes(refusals, SECTIONS[name].contenders):
-                yield f"{name}: {note}"
-
-    def bars(self) -> report.Bars:
-        """Return a group for each model that runs alone."""
-        titles = SECTIONS["alone"].contenders
-        return {
-            each.model: {titles[name]: value for name, value in each.values.items()}
-            for each in self.sections.get("alone", ())
-        }
 
 
 def judge_section(
@@ -314,47 +198,36 @@ def judge_section(
     refusals: dict[str, str],
     *,
     gates: bool = False,
-) -> Measurement:
-    """Derive medians, ratios and verdicts; a figure without its peer has none."""
-    section = SECTIONS[name]
-    litert_us = (
-        figures[measured_models.LITERT].us
-        if name == "alone" and measured_models.LITERT in figures
-        else None
-    )
-    us = candidate.us if litert_us is None else litert_us
-    pairs = {
-        (each.figure, each.peer)
-        for each in section.goals
-        if each.figure in figures and each.peer in figures
-    }
+) -> Measured:
+    """Derive ratios and verdicts; a figure without its peer has none."""
+    goals, us = SECTIONS[name].goals, candidate.us
+    if name == "alone" and measured_models.LITERT in figures:
+        us = figures[measured_models.LITERT].us
     chosen = [
         each
-        for each in section.goals
+        for each in goals
         if each.limit < inf and each.above_us <= us <= each.below_us
     ]
-    return Measurement(
-        model=candidate.name,
-        rounds={each: figure.round_medians_us for each, figure in figures.items()},
-        values={each: figure.us for each, figure in figures.items()},
-        ratios={
-            f"{figure} / {peer}": figures[figure].ratio_to(figures[peer])
-            for figure, peer in sorted(pairs)
-        },
-        verdicts=report.judge(chosen, figures, gates=gates),
-        refusals=refusals,
+    pairs = sorted({(each.figure, each.peer) for each in goals})
+    ratios = {
+        f"{figure} / {peer}": figures[figure].ratio_to(figures[peer])
+        for figure, peer in pairs
+        if {figure, peer} <= figures.keys()
+    }
+    return Measured.judged(
+        candidate.name, figures, chosen, refusals, gates, ratios=ratios
     )
 
 
-def bench(order: Order) -> AcceleratedReport:
+def bench(order: Order) -> report.BenchReport:
     """Measure models, see `model_files`, in the sections that are named, or all.
 
     :raises PeerMissingError: if LiteRT is not installed.
     :raises InvalidArgumentError: if there is no such folder, model or section.
     """
-    chosen = _chosen(order.section or (), SECTIONS)
+    chosen = _chosen(order.section or ())
     peers = {"litert": litert_version(), **environment.installed_versions(*PACKAGES)}
-    measured: dict[str, list[Measurement]] = {name: [] for name in chosen}
+    measured: dict[str, list[Measured]] = {name: [] for name in chosen}
     placements: dict[str, str] = {}
     refusals: dict[str, str] = {}
     with measured_models.model_files(order) as paths:
@@ -364,18 +237,11 @@ def bench(order: Order) -> AcceleratedReport:
         ]
         labels = [f"{name}: {each.name}" for name, each in turns]
         for (name, each), _ in zip(turns, order.progress(labels), strict=True):
-            with environment.placement(SECTIONS[name].cpus) as where:
+            with environment.placement(SECTIONS[name].cpus) as placements[name]:
                 result = asyncio.run(_measured(SECTIONS[name], each, order.rounds))
-            placements[name] = where
             judged = judge_section(name, each, *result, gates=order.gates)
             measured[name].append(judged)
-    return AcceleratedReport(
-        environment=environment.describe_environment(**peers),
-        rounds=order.rounds,
-        sections={name: tuple(each) for name, each in measured.items()},
-        placements=placements,
-        refusals=refusals,
-    )
+    return reported(order.rounds, measured, placements, refusals, peers)
 
 
 async def _measured(
@@ -388,15 +254,73 @@ async def _measured(
         return {}, dict.fromkeys(section.contenders, str(error))
 
 
-def _chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Return the known sections that were named; all if none was.
+def reported(
+    rounds: int,
+    sections: Mapping[str, Sequence[Measured]],
+    placements: Mapping[str, str],
+    refusals: Mapping[str, str],
+    peers: Mapping[str, str] | None = None,
+) -> report.BenchReport:
+    """Return the report; ``refusals`` are of models that cannot be imported."""
+    notes = [f"{model} cannot be imported: {why}" for model, why in refusals.items()]
+    for name, measured in sections.items():
+        where = placements.get(name)
+        notes.append(f"{name}: {where if measured else 'no model suits it'}")
+    for name, measured in sections.items():
+        refused = {each.name: each.refusals for each in measured}
+        told = report.refusal_notes(refused, SECTIONS[name].contenders)
+        notes.extend(f"{name}: {note}" for note in told)
+    titles = SECTIONS["alone"].contenders
+    return report.BenchReport(
+        report.documented(
+            rounds,
+            peers,
+            sections={
+                name: [*map(_record, measured)] for name, measured in sections.items()
+            },
+            placements=placements,
+            refusals=refusals,
+        ),
+        [t for name, each in sections.items() if each for t in _tables(name, each)],
+        notes,
+        {each.name: each.bars(titles) for each in sections.get("alone", ())},
+        "placed as each section says",
+    )
+
+
+def _record(model: Measured) -> dict[str, Any]:
+    figures = model.figures.items()
+    return {
+        "model": model.name,
+        "rounds": {name: each.round_medians_us for name, each in figures},
+        "values": model.us,
+        **model.facts,
+        "verdicts": model.verdicts,
+        "refusals": model.refusals,
+    }
+
+
+def _tables(name: str, models: Sequence[Measured]) -> Iterator[report.ReportTable]:
+    section = SECTIONS[name]
+    figures = Subjects(section.contenders, {}, title=f"{name}: {section.title}")
+    yield figures.table(models)
+    cells = {
+        f"{goal.figure} / {goal.peer}": partial(
+            Measured.cell, figure=goal.figure, peer=goal.peer, always=True
+        )
+        for goal in section.goals
+    }
+    yield Subjects({}, cells, title=f"{name}: ratios").table(models)
+
+
+def _chosen(names: Sequence[str]) -> list[str]:
+    """Return the sections that were named; all if none was.
 
     :raises InvalidArgumentError: if there is no such section.
     """
-    known = list(known)
     for name in names:
-        if name not in known:
+        if name not in SECTIONS:
             raise InvalidArgumentError(
-                f"there is no section {name!r}", hint=f"known: {', '.join(known)}"
+                f"there is no section {name!r}", hint=f"known: {', '.join(SECTIONS)}"
             )
-    return [name for name in known if not names or name in names]
+    return [name for name in SECTIONS if not names or name in names]

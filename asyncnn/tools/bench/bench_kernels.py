@@ -9,26 +9,24 @@ nor saturate.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from asyncnn.engine import Program
 from asyncnn.engine.plan_execution import run_straight
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
 from asyncnn.runtime.model_file import load
-from asyncnn.tools.bench import report
-from asyncnn.tools.bench.environment import ONE_CPU
+from asyncnn.tools.bench.environment import ONE_CPU, placement
 from asyncnn.tools.bench.measured_models import (
     LITERT,
     Difference,
@@ -36,57 +34,50 @@ from asyncnn.tools.bench.measured_models import (
     largest_difference,
     random_inputs,
 )
-from asyncnn.tools.bench.rounds import Call, Figures, Order, measure
+from asyncnn.tools.bench.report import BenchReport, Goal, Measured, Subjects, judge
+from asyncnn.tools.bench.rounds import Figures, Order, Started, measure
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
-from asyncnn.tools.tflite_writer import Quantization, TfliteWriter
+from asyncnn.tools.tflite_writer import TfliteWriter
 
 F32 = "f32"
 INT8 = "int8"
 
 
-class Data(msgspec.Struct, frozen=True):
+class Data(NamedTuple):
     """An input or the result; ``scale`` and ``zero_point`` are int8's."""
 
     shape: Dimensions
     scale: float = 1 / 32
     zero_point: int = 0
 
-    @property
-    def quantization(self) -> Quantization:
-        """Scale and zero point."""
-        return self.scale, self.zero_point
 
-
-class Weights(msgspec.Struct, frozen=True):
+class Weights(NamedTuple):
     """Weights; int8 has a scale for each index of ``axis``, or one if that is None."""
 
     shape: Dimensions
     axis: int | None = None
 
 
-class Bias(msgspec.Struct, frozen=True):
+class Bias(NamedTuple):
     """The bias that belongs to the data and the weights."""
 
     size: int
 
 
-class Integers(msgspec.Struct, frozen=True):
+class Integers(NamedTuple):
     """Constant int32 numbers, such as a shape."""
 
     values: tuple[int, ...]
 
 
-Operand: TypeAlias = Data | Weights | Bias | Integers
-
-
-class Options(msgspec.Struct, frozen=True):
+class Options(NamedTuple):
     """The options of an operator: a class of the schema, and its fields."""
 
     name: str
-    fields: dict[str, Any] = {}
+    fields: Mapping[str, Any] = MappingProxyType({})
 
 
-class OpCase(msgspec.Struct, frozen=True):
+class OpCase(NamedTuple):
     """One TFLite operator on one type, `F32` or `INT8`.
 
     ``operator`` is a member of the schema's `BuiltinOperator`; ``label`` distinguishes
@@ -95,7 +86,7 @@ class OpCase(msgspec.Struct, frozen=True):
 
     operator: str
     type: str
-    operands: tuple[Operand, ...]
+    operands: tuple[Data | Weights | Bias | Integers, ...]
     result: Data
     options: Options | None = None
     version: int = 1
@@ -177,7 +168,7 @@ def kernel_file(case: OpCase, *, seed: int = 0) -> bytes:
         name = f"operand_{number}"
         match operand:
             case Data():
-                tensor = writer.tensor(name, operand.shape, operand.quantization)
+                tensor = writer.tensor(name, operand.shape, operand[1:])
                 inputs.append(tensor)
             case Weights(shape, axis):
                 terms = math.prod(shape) // shape[axis or 0]
@@ -187,7 +178,7 @@ def kernel_file(case: OpCase, *, seed: int = 0) -> bytes:
             case Integers(values):
                 tensor = writer.constant(name, np.array(values, np.int32))
         operands.append(tensor)
-    result = writer.tensor("result", case.result.shape, case.result.quantization)
+    result = writer.tensor("result", case.result.shape, case.result[1:])
     options = None
     if case.options is not None:
         options = getattr(writer.schema, case.options.name)(**case.options.fields)
@@ -198,52 +189,24 @@ def kernel_file(case: OpCase, *, seed: int = 0) -> bytes:
 ENGINE = "engine"
 """The plan on given arrays, called: the kernel, its step and what leads to it."""
 
-CONTENDERS = {ENGINE: "engine", LITERT: "LiteRT"}
-
-GOAL_OF_EACH = report.Goal(ENGINE, LITERT, 25.0)
-GOAL_OF_MEDIAN = report.Goal(ENGINE, LITERT, 8.0)
+GOAL_OF_EACH = Goal(ENGINE, LITERT, 25.0)
+GOAL_OF_MEDIAN = Goal(ENGINE, LITERT, 8.0)
 """For the median of the ratios of all kernels."""
 
 _BATCH_US = 20_000.0
 
-
-class MeasuredKernel(report.Subject, frozen=True, kw_only=True):
-    """What was measured of one kernel, by `ENGINE` and `LITERT`.
-
-    ``difference_to_ref`` is from the engine's result to the one of LiteRT's
-    reference kernels.
-    """
-
-    kernel: str
-    verdict: report.GoalVerdict
-    difference_to_ref: Difference | None
-
-    def cells(self) -> report.Row:
-        """Return the difference and the verdict."""
-        differs = difference_text(self.difference_to_ref)
-        return differs, report.verdict_cell([self.verdict], ENGINE, LITERT)
+KERNELS = Subjects(
+    {ENGINE: "engine", LITERT: "LiteRT"},
+    {
+        "differs": lambda each: difference_text(each.facts["difference_to_ref"]),
+        "/ LiteRT": lambda each: each.cell(ENGINE, LITERT),
+    },
+    field="kernels",
+)
+"""``difference_to_ref`` is from the engine's result to LiteRT's reference kernels'."""
 
 
-class KernelsReport(report.SubjectsReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench kernels --json``.
-
-    ``median_verdict`` is None unless all kernels were measured.
-    """
-
-    CONTENDERS = CONTENDERS
-    OTHERS = ("differs", "/ LiteRT")
-    FIELD = "kernels"
-
-    kernels: tuple[MeasuredKernel, ...]
-    median_verdict: report.GoalVerdict | None
-
-    def tables(self) -> Iterator[report.ReportTable]:
-        """Yield the one table; the median comes last if it was judged."""
-        (table,) = super().tables()
-        yield table.ended("median", self.median_verdict, -1)
-
-
-def kernels(order: Order) -> KernelsReport:
+def kernels(order: Order) -> BenchReport:
     """Measure the kernels whose name matches the pattern.
 
     :raises InvalidArgumentError: if there are none.
@@ -253,58 +216,53 @@ def kernels(order: Order) -> KernelsReport:
     if not cases:
         raise InvalidArgumentError(f"there is no kernel {order.pattern!r} to measure")
     peers = {"litert": litert_version()}
-
-    def measured() -> dict[str, Any]:
-        # As many threads of the BLAS as the device gives it.
-        with threadpool_limits(1, user_api="blas"):
-            found = [_kernel(case, order.rounds) for case in order.progress(cases)]
-        return {"kernels": tuple(found), "median_verdict": judge_median(found)}
-
-    return KernelsReport.measured(ONE_CPU, order.rounds, measured, peers)
+    # As many threads of the BLAS as the device gives it.
+    with placement(ONE_CPU) as where, threadpool_limits(1, user_api="blas"):
+        found = [_measured(case, order.rounds) for case in order.progress(cases)]
+    return reported(order.rounds, where, found, peers)
 
 
-def _kernel(case: OpCase, rounds: int) -> MeasuredKernel:
+def reported(
+    rounds: int,
+    where: str,
+    found: Sequence[Measured],
+    peers: Mapping[str, str] | None = None,
+) -> BenchReport:
+    """Return the report, with a verdict on the median if these are all kernels."""
+    verdict = None
+    if len(found) == len(CASES):
+        ratio = median(each.verdicts[0].ratio for each in found)
+        verdict = GOAL_OF_MEDIAN.judge(ratio)
+    report = KERNELS.report(rounds, where, found, peers, median_verdict=verdict)
+    (table,) = report.tables
+    return report._replace(tables=[table.ended("median", verdict, -1)])
+
+
+def _measured(case: OpCase, rounds: int) -> Measured:
     calls, difference = _contenders(case)
     figures = asyncio.run(measure(calls, rounds=rounds, batch_us=_BATCH_US))
-    return judge_kernel(case.name, figures, difference)
+    return judged(case.name, figures, difference)
 
 
-def judge_kernel(
-    kernel: str, figures: Figures, difference: Difference | None
-) -> MeasuredKernel:
+def judged(kernel: str, figures: Figures, difference: Difference | None) -> Measured:
     """Hold the figures of a kernel against its goal."""
-    (verdict,) = report.judge([GOAL_OF_EACH], figures)
-    return MeasuredKernel(
-        kernel=kernel, figures=figures, verdict=verdict, difference_to_ref=difference
-    )
+    (verdict,) = judge([GOAL_OF_EACH], figures)
+    facts: dict[str, Any] = {"verdict": verdict, "difference_to_ref": difference}
+    return Measured.judged(kernel, figures, [GOAL_OF_EACH], **facts)
 
 
-def judge_median(kernels: Sequence[MeasuredKernel]) -> report.GoalVerdict | None:
-    """Hold the median ratio against its goal, if ``kernels`` are all there are."""
-    if len(kernels) < len(CASES):
-        return None
-    return GOAL_OF_MEDIAN.judge(median(kernel.verdict.ratio for kernel in kernels))
-
-
-def _contenders(case: OpCase) -> tuple[dict[str, Call], Difference | None]:
+def _contenders(case: OpCase) -> tuple[Started, Difference | None]:
     """Return what to measure, and how far the results are apart."""
     with TemporaryDirectory(prefix="asyncnn-bench-") as folder:
         path = Path(folder, f"{case.name}.tflite")
         path.write_bytes(kernel_file(case))
         peer, reference = LiteRt(path), LiteRt(path, reference=True)
-        inputs = random_inputs(peer.input_kinds())
-        call, outputs = _engine_call(path, inputs)
+        program = Program(load(path, strict=True).model)
+    inputs = random_inputs(peer.input_kinds())
     for interpreter in (peer, reference):
         interpreter.set_inputs(inputs)
+    shapes = tuple(array.shape for array in inputs)
+    run = partial(run_straight, program, program.plan(shapes), inputs)
+    outputs = run([None])  # which each run writes again
     difference = largest_difference(outputs, reference.first_outputs())
-    return {ENGINE: call, LITERT: peer.invoke}, difference
-
-
-def _engine_call(
-    path: Path, inputs: Sequence[Array]
-) -> tuple[Callable[[], object], list[Array]]:
-    """Return what runs the plan, and its outputs, which each run writes again."""
-    program = Program(load(path, strict=True).model)
-    plan = program.plan(tuple(array.shape for array in inputs))
-    outputs = run_straight(program, plan, inputs, [None])
-    return partial(run_straight, program, plan, inputs, outputs), outputs
+    return {ENGINE: partial(run, outputs), LITERT: peer.invoke}, difference

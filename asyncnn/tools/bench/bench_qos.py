@@ -15,66 +15,58 @@ from functools import partial
 from itertools import chain, count
 from math import inf
 from statistics import mean, median
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import structs
+from msgspec.structs import replace
 
+import asyncnn
+from asyncnn import Priority
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.own_devices import usual_device_name
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.hal.types import Priority
 from asyncnn.qos import Scheduler
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service.process import driver_process
 from asyncnn.tools.bench import environment, qos_load
-from asyncnn.tools.bench.benches import Started
+from asyncnn.tools.bench.made_models import Layers, convolutions, dense
 from asyncnn.tools.bench.processes import Pipe, hogs, process
-from asyncnn.tools.bench.qos_load import (
-    BACKGROUND,
-    DETECTOR,
-    SMALL,
-    URGENT,
-    Layers,
-    Run,
-    dense,
-    detecting,
-    longest_step_us,
-    saturated,
-)
-from asyncnn.tools.bench.report import Bars, Outcome, ReportTable, SingleReport
+from asyncnn.tools.bench.qos_load import Run, saturated
+from asyncnn.tools.bench.report import BenchReport, Outcome, ReportTable, documented
 from asyncnn.tools.bench.rounds import Once, Order, in_rounds, measure, percentile
 
 LOADS = (0.7, 0.9, 1.1)
 
+BACKGROUND = dense(layers=24, width=512, rows=128)
+URGENT = dense(layers=6, width=512, rows=32)
+
+DETECTOR = convolutions(layers=70, side=64)
+"""Takes some 200 ms on one CPU."""
+
+SMALL = convolutions(layers=13, side=16)
+"""Takes some 3 ms."""
+
 _DEPTH = 4
 _URGENT_RUNS = 40
+_BESIDE_RUNS = 15
 _PAUSE_S = 0.01
 _DATED_RUNS = 400
 _QUEUED_RUNS = 100
 _OVERHEAD_BATCHES = 10
 
-IDLE = "idle"
-SATURATED = "saturated"
-POOL = "pool"
-
+IDLE, SATURATED, POOL = "idle", "saturated", "pool"
 CONTENDERS = {
     IDLE: "HIGH on an idle device",
     SATURATED: "HIGH while LOW executions saturate it",
     POOL: "the same load through a thread pool, first come, first served",
 }
 
-IN_PROCESS = "in_process"
-DRIVER = "driver"
+IN_PROCESS, DRIVER = "in_process", "driver"
 WHERE = {IN_PROCESS: "one process", DRIVER: "two clients of a driver"}
 """Whose the LOW executions are that an urgent one runs beside."""
 
-PROGRAMS = "programs"
-LOW = "low"
-LOW_AND_PROGRAMS = "low_and_programs"
+PROGRAMS, LOW, LOW_AND_PROGRAMS = "programs", "low", "low_and_programs"
 BESIDE = {
     IDLE: "idle",
     PROGRAMS: "beside other programs",
@@ -82,8 +74,6 @@ BESIDE = {
     LOW_AND_PROGRAMS: "beside both",
 }
 """What keeps the device and the CPUs busy meanwhile."""
-
-_BESIDE_RUNS = 15
 
 P99_TO_IDLE = 1.5
 POOL_TO_P99 = 5.0
@@ -93,46 +83,8 @@ P50_BESIDE = 1.1
 P99_BESIDE = {50_000.0: 1.3, inf: 1.5}
 """Largest ratio to idleness beside LOW executions of so many microseconds at most."""
 
-
-class UrgentLatency(msgspec.Struct, frozen=True):
-    """Microseconds of urgent executions."""
-
-    p50_us: float
-    p99_us: float
-
-
-class Beside(UrgentLatency, frozen=True, kw_only=True):
-    """The same in a process of ``where`` beside a ``load``, and ratios to idleness."""
-
-    where: str
-    load: str
-    p50_ratio: float
-    p99_ratio: float
-
-    @property
-    def title(self) -> str:
-        """What it is in words."""
-        return f"{WHERE[self.where]}, {BESIDE[self.load]}"
-
-
-class Misses(msgspec.Struct, frozen=True):
-    """Share of the deadlines that were missed under an offered load."""
-
-    load: float
-    by_deadline: float
-    by_arrival: float
-
-
-class Overhead(msgspec.Struct, frozen=True):
-    """Processor time that is added to an execution of which 100 are pending.
-
-    By the scheduler, and by `asyncio.to_thread`, in microseconds; the ratio is the
-    median of one for each batch.
-    """
-
-    scheduled_us: float
-    to_thread_us: float
-    ratio: float
+Times: TypeAlias = Mapping[str, float]
+"""Figures in microseconds, or ratios of them, by name."""
 
 
 class QosVerdict(msgspec.Struct, frozen=True):
@@ -144,99 +96,111 @@ class QosVerdict(msgspec.Struct, frozen=True):
     met: bool
 
 
-class QosReport(SingleReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench qos --json``.
+def bench(order: Order) -> BenchReport:
+    """Measure with threads wherever the system puts them."""
+    rounds = order.rounds
+    with environment.placement(environment.ALL_CPUS) as where:
+        measured = asyncio.run(_measure_latencies(rounds))
+        measured["misses"] = asyncio.run(_measure_misses(rounds))
+        measured["lost"] = asyncio.run(_measure_loss(rounds))
+    with environment.placement(environment.ONE_CPU) as pinned:
+        measured["overhead"] = asyncio.run(_measure_overhead(rounds))
+    measured |= _measure_beside(rounds)
+    return reported(rounds, f"{where}; what scheduling costs, {pinned}", measured)
+
+
+def reported(rounds: int, where: str, measured: dict[str, Any]) -> BenchReport:
+    """Return the report on what was measured, by the fields of the document.
 
     ``lost`` is the share of time that preemptions add to a mix of executions.
     ``device`` is ``beside``'s, and ``low_us`` what its LOW executions take alone.
     """
+    verdicts = [*judge_qos(measured)]
+    named = {CONTENDERS[name]: each for name, each in measured["latencies"].items()}
+    beside = {title(each): each for each in measured["beside"]}
+    percentiles, ratios = ("p50_us", "p99_us"), ("p50_ratio", "p99_ratio")
 
-    latencies: dict[str, UrgentLatency]
-    longest_operation_us: float
-    misses: tuple[Misses, ...]
-    overhead: Overhead
-    lost: float
-    verdicts: tuple[QosVerdict, ...]
-    device: str
-    low_us: dict[str, float]
-    beside: tuple[Beside, ...]
+    def us(each: Times) -> list[str]:
+        return [f"{each[name]:.0f}" for name in percentiles]
 
-    def tables(self) -> Iterator[ReportTable]:
-        """Yield tables of latencies, one of missed deadlines, and one of the goals."""
-        latencies = [
-            (CONTENDERS[name], f"{each.p50_us:.0f}", f"{each.p99_us:.0f}")
-            for name, each in self.latencies.items()
-        ]
-        title = "microseconds of an urgent execution"
-        yield ReportTable(title, ("", "p50", "p99"), [latencies])
-        beside = [
-            (
-                each.title,
-                *(f"{us:.0f}" for us in (each.p50_us, each.p99_us)),
-                *(f"{ratio:.1f}" for ratio in (each.p50_ratio, each.p99_ratio)),
-            )
-            for each in self.beside
-        ]
-        title = f"microseconds of an urgent execution, {self.device} device"
-        yield ReportTable(
-            title, ("", "p50", "p99", "p50 / idle", "p99 / idle"), [beside]
+    urgent = "microseconds of an urgent execution"
+    headings = ("", "p50", "p99")
+    latencies = [(name, *us(each)) for name, each in named.items()]
+    others = [
+        (name, *us(each), *(f"{each[ratio]:.1f}" for ratio in ratios))
+        for name, each in beside.items()
+    ]
+    shares = [
+        (
+            f"{miss['load']:.0%}",
+            f"{miss['by_deadline']:.1%}",
+            f"{miss['by_arrival']:.1%}",
         )
-        misses = [
-            (f"{miss.load:.0%}", f"{miss.by_deadline:.1%}", f"{miss.by_arrival:.1%}")
-            for miss in self.misses
-        ]
-        headings = ("offered load", "by deadline", "thread pool, by arrival")
-        yield ReportTable("share of deadlines missed", headings, [misses])
-        goals = [
-            (each.goal, f"{each.value:.4g}", Outcome(f"{each.limit:.4g}", each.met))
-            for each in self.verdicts
-        ]
-        yield ReportTable("goals", ("", "measured", "at most"), [goals])
-
-    def notes(self) -> Iterator[str]:
-        """Yield what the LOW executions take that urgent ones run beside."""
-        for where, us in self.low_us.items():
-            yield f"{WHERE[where]}: LOW executions take {format_duration(us)} alone"
-
-    def bars(self) -> Bars:
-        """Return a group for each contender, with both percentiles."""
-        named = [(CONTENDERS[name], each) for name, each in self.latencies.items()]
-        return {
-            title: {"p50": each.p50_us, "p99": each.p99_us}
-            for title, each in (*named, *((each.title, each) for each in self.beside))
-        }
-
-
-def bench(order: Order) -> QosReport:
-    """Measure with threads wherever the system puts them."""
-    rounds = order.rounds
-    with environment.placement(environment.ALL_CPUS) as where:
-        longest_us, latencies = asyncio.run(_measure_latencies(rounds))
-        misses = asyncio.run(_measure_misses(rounds))
-        lost = asyncio.run(_measure_loss(rounds))
-    with environment.placement(environment.ONE_CPU) as pinned:
-        overhead = asyncio.run(_measure_overhead(rounds))
-    device, low_us, beside = _measure_beside(rounds)
-    verdicts = judge_qos(latencies, longest_us, misses, overhead, lost)
-    return QosReport(
-        environment=environment.describe_environment(),
-        placement=f"{where}; what scheduling costs, {pinned}",
-        rounds=rounds,
-        latencies=latencies,
-        longest_operation_us=longest_us,
-        misses=misses,
-        overhead=overhead,
-        lost=lost,
-        verdicts=(*verdicts, *judge_beside(low_us, beside)),
-        device=device,
-        low_us=low_us,
-        beside=tuple(beside),
+        for miss in measured["misses"]
+    ]
+    goals = [
+        (each.goal, f"{each.value:.4g}", Outcome(f"{each.limit:.4g}", each.met))
+        for each in verdicts
+    ]
+    by_whom = ("offered load", "by deadline", "thread pool, by arrival")
+    return BenchReport(
+        documented(rounds, placement=where, **measured, verdicts=verdicts),
+        [
+            ReportTable(urgent, headings, [latencies]),
+            ReportTable(
+                f"{urgent}, {measured['device']} device",
+                (*headings, "p50 / idle", "p99 / idle"),
+                [others],
+            ),
+            ReportTable("share of deadlines missed", by_whom, [shares]),
+            ReportTable("goals", ("", "measured", "at most"), [goals]),
+        ],
+        [
+            f"{WHERE[where]}: LOW executions take {format_duration(us)} alone"
+            for where, us in measured["low_us"].items()
+        ],
+        {
+            name: {"p50": each["p50_us"], "p99": each["p99_us"]}
+            for name, each in (named | beside).items()
+        },
     )
+
+
+def title(beside: Mapping[str, Any]) -> str:
+    """Return in words where and beside what urgent executions were."""
+    return f"{WHERE[beside['where']]}, {BESIDE[beside['load']]}"
+
+
+def judge_qos(measured: Mapping[str, Any]) -> Iterator[QosVerdict]:
+    """Hold what was measured against the goals; beside programs there are none."""
+    latencies = measured["latencies"]
+    idle, busy, pool = (latencies[n]["p99_us"] for n in (IDLE, SATURATED, POOL))
+    to_idle = f"saturated p99 within {P99_TO_IDLE:g} x idle and one operation, us"
+    to_pool = f"saturated p99 a {POOL_TO_P99:g}th of the pool's, us"
+    to_thread = "scheduling an execution, to asyncio.to_thread"
+    figures = [
+        (to_idle, busy, P99_TO_IDLE * idle + measured["longest_operation_us"]),
+        (to_pool, busy, pool / POOL_TO_P99),
+        (to_thread, measured["overhead"]["ratio"], OVERHEAD_LIMIT),
+        ("time lost to preemption", measured["lost"], LOST_LIMIT),
+    ]
+    for miss in measured["misses"]:
+        goal = f"misses at {miss['load']:.0%} load, by deadline"
+        figures.append((goal, miss["by_deadline"], miss["by_arrival"]))
+    for each in measured["beside"]:
+        if each["load"] == LOW:
+            us = measured["low_us"][each["where"]]
+            most = next(most for up_to, most in P99_BESIDE.items() if us <= up_to)
+            words = f"{title(each)}, {{}} / idle"
+            figures.append((words.format("p50"), each["p50_ratio"], P50_BESIDE))
+            figures.append((words.format("p99"), each["p99_ratio"], most))
+    for goal, value, limit in figures:
+        yield QosVerdict(goal, value, limit, value <= limit)
 
 
 async def _latencies(
     contenders: Mapping[str, Sequence[Any]], count: int, rounds: int
-) -> dict[str, UrgentLatency]:
+) -> dict[str, dict[str, float]]:
     """Measure urgent runs, each beside a background and programs, of all rounds."""
 
     async def samples(
@@ -250,18 +214,17 @@ async def _latencies(
 
     turns = {name: partial(samples, *each) for name, each in contenders.items()}
     taken = await in_rounds(turns, rounds)
+    shares = {"p50_us": 0.5, "p99_us": 0.99}
     return {
-        name: UrgentLatency(
-            *(percentile(list(chain(*each)), share) for share in (0.5, 0.99))
-        )
+        name: {key: percentile([*chain(*each)], share) for key, share in shares.items()}
         for name, each in taken.items()
     }
 
 
-async def _measure_latencies(rounds: int) -> tuple[float, dict[str, UrgentLatency]]:
-    async with open_device("reference", settings=OWN_PROCESS) as device:
+async def _measure_latencies(rounds: int) -> dict[str, Any]:
+    async with asyncnn.open_device("reference", settings=OWN_PROCESS) as device:
         program = Program(BACKGROUND.build().model)
-        longest_us = longest_step_us(program, [BACKGROUND.input()])
+        longest_us = qos_load.longest_step_us(program, [BACKGROUND.input()])
         low = await _run_of(device, BACKGROUND, Priority.LOW)
         high = await _run_of(device, URGENT, Priority.HIGH)
         with qos_load.fifo_pool() as pool:
@@ -270,32 +233,43 @@ async def _measure_latencies(rounds: int) -> tuple[float, dict[str, UrgentLatenc
                 SATURATED: (high, partial(saturated, low, _DEPTH)),
                 POOL: (pool(URGENT), partial(saturated, pool(BACKGROUND), _DEPTH)),
             }
-            return longest_us, await _latencies(contenders, _URGENT_RUNS, rounds)
+            latencies = await _latencies(contenders, _URGENT_RUNS, rounds)
+    return {"latencies": latencies, "longest_operation_us": longest_us}
 
 
-async def _run_of(device: Device, model: Layers, priority: Priority) -> Run:
+async def _run_of(device: asyncnn.Device, model: Layers, priority: Priority) -> Run:
     prepared = await device.prepare(model.build(), priority=priority)
     return partial(prepared.run, [model.input()])
 
 
-def _measure_beside(rounds: int) -> tuple[str, dict[str, float], list[Beside]]:
+def _measure_beside(rounds: int) -> dict[str, Any]:
     """Measure urgent executions beside LOW ones of this process, and of another one."""
     name = asyncio.run(usual_device_name())
     with hogs(os.sched_getaffinity(0)) as programs:
 
         async def measured(path: str, other: "Pipe | None") -> Any:
-            opened = connect(path) if other else open_device(name, settings=OWN_PROCESS)
-            where = DRIVER if other else IN_PROCESS
+            opened = (
+                asyncnn.connect(path)
+                if other
+                else asyncnn.open_device(name, settings=OWN_PROCESS)
+            )
             async with opened as device:
-                return await _beside(where, device, other, programs, rounds)
+                return await _beside(device, other, programs, rounds)
 
         found = {IN_PROCESS: asyncio.run(measured("", None))}
         with driver_process(device=name) as driver:
             path = os.fspath(driver.path)
             with process(None, qos_load.detect, path, DETECTOR, _DEPTH) as other:
                 found[DRIVER] = asyncio.run(measured(path, other))
-    low_us = {where: us for where, (us, _) in found.items()}
-    return name, low_us, [each for _, those in found.values() for each in those]
+    return {
+        "device": name,
+        "low_us": {where: us for where, (us, _) in found.items()},
+        "beside": [
+            {"where": where, "load": load, **each}
+            for where, (_, loads) in found.items()
+            for load, each in loads.items()
+        ],
+    }
 
 
 async def _median_us(run: Run) -> float:
@@ -304,18 +278,21 @@ async def _median_us(run: Run) -> float:
 
 
 async def _beside(
-    where: str,
-    device: Device,
+    device: asyncnn.Device,
     other: "Pipe | None",
     programs: Callable[[], AbstractContextManager[None]],
     rounds: int,
-) -> tuple[float, list[Beside]]:
+) -> tuple[float, dict[str, Times]]:
     """Return what a LOW execution takes, and urgent ones: beside ``other``'s."""
     long = await _run_of(device, DETECTOR, Priority.LOW)
     run = await _run_of(device, SMALL, Priority.HIGH)
     low_us = await _median_us(long)
     await _median_us(run)
-    detects = partial(detecting, other) if other else partial(saturated, long, _DEPTH)
+    detects = (
+        partial(qos_load.detecting, other)
+        if other
+        else partial(saturated, long, _DEPTH)
+    )
     contenders = {
         IDLE: (run,),
         PROGRAMS: (run, nullcontext, programs),
@@ -323,32 +300,28 @@ async def _beside(
         LOW_AND_PROGRAMS: (run, detects, programs),
     }
     found = await _latencies(contenders, _BESIDE_RUNS, rounds)
-    idle = found[IDLE]
-    return low_us, [
-        Beside(
-            **structs.asdict(each),
-            where=where,
-            load=load,
-            p50_ratio=each.p50_us / idle.p50_us,
-            p99_ratio=each.p99_us / idle.p99_us,
-        )
+    return low_us, {
+        load: {
+            **each,
+            "p50_ratio": each["p50_us"] / found[IDLE]["p50_us"],
+            "p99_ratio": each["p99_us"] / found[IDLE]["p99_us"],
+        }
         for load, each in found.items()
-    ]
+    }
 
 
-async def _measure_misses(rounds: int) -> tuple[Misses, ...]:
-    settings = structs.replace(OWN_PROCESS, inline_below_us=0)
-    async with open_device(
-        "reference", settings=settings, max_in_flight=4096
-    ) as device:
+async def _measure_misses(rounds: int) -> list[Times]:
+    settings = replace(OWN_PROCESS, inline_below_us=0)
+    opened = asyncnn.open_device("reference", settings=settings, max_in_flight=4096)
+    async with opened as device:
         prepared, x = await device.prepare(URGENT.build()), URGENT.input()
         with qos_load.fifo_pool() as pool:
             in_pool = pool(URGENT)
             contenders: dict[str, qos_load.RunUntil] = {
-                "device": qos_load.within(
+                "by_deadline": qos_load.within(
                     lambda budget_s: prepared.run([x], timeout=budget_s)
                 ),
-                "pool": qos_load.within(lambda budget_s: in_pool()),
+                "by_arrival": qos_load.within(lambda budget_s: in_pool()),
             }
             await asyncio.gather(*(prepared.run([x]) for _ in range(50)))
             # What one takes of which many are pending.
@@ -368,13 +341,13 @@ async def _measure_misses(rounds: int) -> tuple[Misses, ...]:
                 for name in contenders
             }
             shares = await in_rounds(turns, rounds)
-    return tuple(
-        Misses(load, mean(shares[load, "device"]), mean(shares[load, "pool"]))
+    return [
+        {"load": load, **{name: mean(shares[load, name]) for name in contenders}}
         for load in LOADS
-    )
+    ]
 
 
-async def _measure_overhead(rounds: int) -> Overhead:
+async def _measure_overhead(rounds: int) -> Times:
     """Measure the processor time that handing plans over adds to running them in turn.
 
     Nothing waits meanwhile, so that it is the time that passes on an idle machine.
@@ -402,27 +375,29 @@ async def _measure_overhead(rounds: int) -> Overhead:
         await work()
         return (time.process_time_ns() - started) / 1000 / _QUEUED_RUNS
 
-    turns = {
-        work: partial(processor_us, work) for work in (direct, scheduled, threaded)
-    }
+    works = (direct, scheduled, threaded)
+    turns = {work: partial(processor_us, work) for work in works}
     taken = await in_rounds(turns, rounds * _OVERHEAD_BATCHES)
     await scheduler.aclose()
     alone, scheduled_us, threaded_us = map(np.array, taken.values())
     added_us, to_thread_us = scheduled_us - alone, threaded_us - alone
-    every = added_us, to_thread_us, added_us / to_thread_us
-    return Overhead(*(float(median(each)) for each in every))
+    return {
+        "scheduled_us": float(median(added_us)),
+        "to_thread_us": float(median(to_thread_us)),
+        "ratio": float(median(added_us / to_thread_us)),
+    }
 
 
 async def _measure_loss(rounds: int) -> float:
     """Return the share of time that a mix takes longer with priorities than without."""
-    async with open_device("reference", settings=OWN_PROCESS) as device:
+    async with asyncnn.open_device("reference", settings=OWN_PROCESS) as device:
         low = await _run_of(device, BACKGROUND, Priority.LOW)
-        mixes: Started = {}
-        for name in (Priority.LOW, Priority.HIGH):
-            run = await _run_of(device, URGENT, name)
-            mixes[name.name] = Once(partial(_mixed_us, low, run))
+        same = await _run_of(device, URGENT, Priority.LOW)
+        high = await _run_of(device, URGENT, Priority.HIGH)
+        mixes = {"same": Once(partial(_mixed_us, low, same))}
+        mixes["higher"] = Once(partial(_mixed_us, low, high))
         figures = await measure(mixes, rounds=rounds)
-    return figures["HIGH"].ratio_to(figures["LOW"]) - 1
+    return figures["higher"].ratio_to(figures["same"]) - 1
 
 
 async def _mixed_us(large: Run, small: Run) -> float:
@@ -435,40 +410,3 @@ async def _mixed_us(large: Run, small: Run) -> float:
     started = time.perf_counter()
     await asyncio.gather(trickle(), *(large() for _ in range(12)))
     return (time.perf_counter() - started) * 1e6
-
-
-def judge_qos(
-    latencies: dict[str, UrgentLatency],
-    longest_us: float,
-    misses: tuple[Misses, ...],
-    overhead: Overhead,
-    lost: float,
-) -> tuple[QosVerdict, ...]:
-    """Hold what was measured against the goals."""
-    idle, busy, pool = (latencies[name].p99_us for name in (IDLE, SATURATED, POOL))
-    to_idle = f"saturated p99 within {P99_TO_IDLE:g} x idle and one operation, us"
-    to_pool = f"saturated p99 a {POOL_TO_P99:g}th of the pool's, us"
-    to_thread = "scheduling an execution, to asyncio.to_thread"
-    figures = [
-        (to_idle, busy, P99_TO_IDLE * idle + longest_us),
-        (to_pool, busy, pool / POOL_TO_P99),
-        (to_thread, overhead.ratio, OVERHEAD_LIMIT),
-        ("time lost to preemption", lost, LOST_LIMIT),
-    ]
-    for each in misses:
-        goal = f"misses at {each.load:.0%} load, by deadline"
-        figures.append((goal, each.by_deadline, each.by_arrival))
-    return tuple(QosVerdict(goal, v, limit, v <= limit) for goal, v, limit in figures)
-
-
-def judge_beside(
-    low_us: Mapping[str, float], beside: Sequence[Beside]
-) -> Iterator[QosVerdict]:
-    """Hold urgent executions beside LOW ones against those on an idle device."""
-    for each in beside:
-        if each.load == LOW:
-            most = next(m for us, m in P99_BESIDE.items() if low_us[each.where] <= us)
-            p50, p99 = each.p50_ratio, each.p99_ratio
-            for name, value, limit in ("p50", p50, P50_BESIDE), ("p99", p99, most):
-                goal = f"{each.title}, {name} / idle"
-                yield QosVerdict(goal, value, limit, value <= limit)

@@ -8,7 +8,7 @@ is how late the beats are, beside beats of loops that have nothing else to do.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     ExitStack,
@@ -18,15 +18,15 @@ from contextlib import (
 from fnmatch import fnmatchcase
 from functools import partial
 from statistics import median
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec import structs
 
+import asyncnn
 from asyncnn.devices import OWN_PROCESS, DeviceSettings
 from asyncnn.devices.device_settings import with_options
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.tools.bench import report
 from asyncnn.tools.bench.activities import (
     ACTIVITIES,
     IDLE,
@@ -39,9 +39,8 @@ from asyncnn.tools.bench.activities import (
     Watched,
     beating_driver,
 )
-from asyncnn.tools.bench.environment import ALL_CPUS
+from asyncnn.tools.bench.environment import ALL_CPUS, placement
 from asyncnn.tools.bench.processes import temporary_folder
-from asyncnn.tools.bench.report import Cell, Outcome, ReportTable, SingleReport
 from asyncnn.tools.bench.rounds import Order, rotated
 
 MAX_ATTEMPTS = 3
@@ -87,50 +86,47 @@ class Heard(msgspec.Struct, frozen=True):
     met: bool
 
 
-class ResponsivenessReport(SingleReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench responsiveness --json``.
+def reported(
+    rounds: int,
+    where: str,
+    sizes: Sizes,
+    heard: Sequence[Heard],
+    repeated: Mapping[str, int],
+) -> report.BenchReport:
+    """Return the report: a row for each activity, with what each side's loop had.
 
     ``repeated`` counts the attempts that the machine disturbed, by activity.
     """
-
-    operations: int
-    input_bytes: int
-    heard: tuple[Heard, ...]
-    repeated: dict[str, int]
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield the cells of every activity and side; idling has no goal."""
-        return (heard.met for heard in self.heard if heard.activity != IDLE)
-
-    def tables(self) -> Iterator[ReportTable]:
-        """Yield a row for each activity, with the figures of each side's loop."""
-        by_place = {(each.activity, each.side): each for each in self.heard}
-        rows = [
-            (
-                activity.description,
-                *(_cell(by_place.get((name, side))) for side in SIDES),
-            )
-            for name, activity in ACTIVITIES.items()
-            if any(each.activity == name for each in self.heard)
-        ]
-        title = "milliseconds that a loop is late: p50, p99, longest"
-        yield ReportTable(title, ("beside", *SIDES.values()), [rows])
-
-    def notes(self) -> Iterator[str]:
-        """Yield the goals, the sizes, and what the machine disturbed."""
-        yield (
-            f"goals: p99 below {P99_BELOW_MS:g} ms, none over {LONGEST_MS:g} ms; "
-            f"models of {self.operations:,} operations, "
-            f"inputs of {self.input_bytes / 2**20:g} MiB"
+    by_place = {(each.activity, each.side): each for each in heard}
+    rows = [
+        (activity.description, *(_cell(by_place.get((name, side))) for side in SIDES))
+        for name, activity in ACTIVITIES.items()
+        if any(each.activity == name for each in heard)
+    ]
+    notes = [
+        f"goals: p99 below {P99_BELOW_MS:g} ms, none over {LONGEST_MS:g} ms; "
+        f"models of {sizes.operations:,} operations, "
+        f"inputs of {sizes.input_bytes / 2**20:g} MiB",
+        *(
+            f"{activity}: repeated {count} times, as the machine disturbed it"
+            for activity, count in repeated.items()
+            if count
+        ),
+    ]
+    if not all(each.met for each in heard if each.activity == IDLE):
+        notes.append(
+            "the machine is too busy to tell: idle loops miss the goals as well"
         )
-        for activity, count in self.repeated.items():
-            if count:
-                yield f"{activity}: repeated {count} times, as the machine disturbed it"
-        if not all(each.met for each in self.heard if each.activity == IDLE):
-            yield "the machine is too busy to tell: idle loops miss the goals as well"
+    title = "milliseconds that a loop is late: p50, p99, longest"
+    fields = {**structs.asdict(sizes), "heard": heard, "repeated": repeated}
+    return report.BenchReport(
+        report.documented(rounds, None, placement=where, **fields),
+        [report.ReportTable(title, ("beside", *SIDES.values()), [rows])],
+        notes,
+    )
 
 
-def bench(order: Order, sizes: Sizes | None = None) -> ResponsivenessReport:
+def bench(order: Order, sizes: Sizes | None = None) -> report.BenchReport:
     """Measure the activities whose names match the pattern, and idle loops.
 
     The devices have the settings of a driver process, but for those that the order
@@ -144,33 +140,31 @@ def bench(order: Order, sizes: Sizes | None = None) -> ResponsivenessReport:
     sizes = sizes or Sizes()
 
     async def attempts(has_driver: bool) -> list[tuple[str, list[Pulses]]]:
-        async with _opened(settings, sizes, has_driver=has_driver) as (stage, watch):
+        async with _opened(settings, sizes, has_driver=has_driver) as (scene, watch):
             return [
-                (activity, await _attempts(activity, stage, watch))
+                (activity, await _attempts(activity, scene, watch))
                 for activity in order.progress(turns)
             ]
 
-    def measured() -> dict[str, Any]:
-        pulses: defaultdict[tuple[str, str], list[Pulse]] = defaultdict(list)
-        repeated: Counter[str] = Counter()
+    pulses: defaultdict[tuple[str, str], list[Pulse]] = defaultdict(list)
+    repeated: Counter[str] = Counter()
+    with placement(ALL_CPUS) as where:
         for has_driver in (False, True):
             for activity, tried in asyncio.run(attempts(has_driver)):
                 best = min(tried, key=lambda a: max(p.longest_ms for p in a.values()))
                 for side, pulse in best.items():
                     pulses[activity, side].append(pulse)
                 repeated[activity] += len(tried) - 1
-        heard = tuple(judge_pulses(*place, each) for place, each in pulses.items())
-        return {"heard": heard, "repeated": dict(repeated), **structs.asdict(sizes)}
-
-    return ResponsivenessReport.measured(ALL_CPUS, order.rounds, measured)
+    heard = [judge_pulses(*place, each) for place, each in pulses.items()]
+    return reported(order.rounds, where, sizes, heard, dict(repeated))
 
 
-async def _attempts(activity: str, stage: Scene, watch: "_Watch") -> list[Pulses]:
+async def _attempts(activity: str, scene: Scene, watch: "_Watch") -> list[Pulses]:
     """Watch an activity, and again if the machine has disturbed that."""
     attempts: list[Pulses] = []
     while len(attempts) < MAX_ATTEMPTS:
-        act = await ACTIVITIES[activity].prepare(stage)
-        await stage.settle()
+        act = await ACTIVITIES[activity].prepare(scene)
+        await scene.settle()
         attempts.append(await watch(act, _least_s(activity)))
         if not any(is_disturbed(pulse) for pulse in attempts[-1].values()):
             break
@@ -225,12 +219,12 @@ async def _opened(
         cache.mkdir(mode=0o700)
         settings = structs.replace(settings, cache_key_file=str(root / "key"))
         watch = _Watch(IN_PROCESS, heartbeat)
-        opened: Callable[..., AbstractAsyncContextManager[Device]]
-        opened = partial(open_device, settings=settings)
+        opened: Callable[..., AbstractAsyncContextManager[asyncnn.Device]]
+        opened = partial(asyncnn.open_device, settings=settings)
         if has_driver:
             driver = stack.enter_context(beating_driver(path, settings))
             watch = _Watch(APPLICATION, heartbeat, driver)
-            opened = partial(connect, path)
+            opened = partial(asyncnn.connect, path)
         async with opened() as plain, opened(cache_dir=cache) as cached:
             yield Scene(plain, cached, cache, sizes), watch
 
@@ -255,8 +249,8 @@ def meets_goals(p99_ms: float, longest_ms: float) -> bool:
     return p99_ms < P99_BELOW_MS and longest_ms <= LONGEST_MS
 
 
-def _cell(heard: Heard | None) -> Cell:
+def _cell(heard: Heard | None) -> report.Cell:
     if heard is None:
         return "-"
     figures = f"{heard.p50_ms:.2f} {heard.p99_ms:6.2f} {heard.longest_ms:7.2f}"
-    return Outcome(figures, None if heard.activity == IDLE else heard.met)
+    return report.Outcome(figures, None if heard.activity == IDLE else heard.met)

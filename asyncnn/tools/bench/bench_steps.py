@@ -13,7 +13,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from itertools import product
@@ -26,14 +33,10 @@ import numpy as np
 
 import asyncnn
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import bundled_file, load
-from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.requests import RequestBuilder
-from asyncnn.tools.bench.environment import ALL_CPUS
+from asyncnn.tools.bench import report
+from asyncnn.tools.bench.environment import ALL_CPUS, placement
 from asyncnn.tools.bench.noop import hal_execution
-from asyncnn.tools.bench.report import Cell, Outcome, ReportTable, SingleReport, noted
 from asyncnn.tools.bench.rounds import Order
 
 ROOT = f"{Path(asyncnn.__file__).parent}/"
@@ -42,12 +45,8 @@ MODEL = "digits_float.asyncnn"
 INPROCESS, REMOTE = "inprocess", "remote"
 DEVICES = ("accelerated", "reference")
 
-RUN = "run"
-EXECUTION = "execution"
-FENCED = "fenced"
-CALLBACK = "callback"
-BURST = "burst"
-BURST_IN_PLACE = "burst_in_place"
+RUN, EXECUTION, FENCED, CALLBACK = "run", "execution", "fenced", "callback"
+BURST, BURST_IN_PLACE = "burst", "burst_in_place"
 
 TITLES = {
     RUN: "prepared.run(inputs)",
@@ -72,6 +71,9 @@ MOST_FILES = 10
 MOST_US = 15.0
 """Processor time of the loop for such a run, beside an empty turn's."""
 
+COUNTS = ("on_loop", "on_lanes", "files", "turns")
+"""Functions by thread, files and turns of the loop that one run passes, on average."""
+
 _WARM_RUNS = 60
 _COUNTED_RUNS = 10
 _BATCHES = 6
@@ -80,96 +82,73 @@ _TIMED_RUNS = 200
 Way: TypeAlias = Callable[[], Awaitable[object]]
 
 
-class PassedSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run passes, on average; ``loop_us`` is the loop's processor time.
-
-    ``most``, ``most_files`` and ``most_us`` are goals, None where there is none.
-    """
-
-    device: str
-    transport: str
-    way: str
-    on_loop: float
-    on_lanes: float
-    files: int
-    turns: float
-    loop_us: float
-    most: int | None = None
-    most_files: int | None = None
-    most_us: float | None = None
-
-    @property
-    def functions(self) -> float:
-        """Those of all threads."""
-        return self.on_loop + self.on_lanes
-
-    @property
-    def limited(self) -> Iterator[Outcome]:
-        """Yield functions, files and time of the loop, as cells with their goals."""
-        for value, most, form in (
-            (self.functions, self.most, ".0f"),
-            (self.files, self.most_files, "d"),
-            (self.loop_us, self.most_us, ".1f"),
-        ):
-            met = None if most is None or self.most is None else value <= most
-            text = f"{value:{form}}"
-            limit = "" if met is None else f" <= {most:{form}}"
-            yield Outcome(text + limit, met)
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the goals are met, None if there are none."""
-        known = [each.met for each in self.limited if each.met is not None]
-        return all(known) if known else None
+def outcomes(steps: Mapping[str, Any]) -> Iterator[report.Outcome]:
+    """Yield functions, files and time of the loop, as cells with their goals."""
+    functions = steps["on_loop"] + steps["on_lanes"]
+    for value, goal, form in (
+        (functions, "most", ".0f"),
+        (steps["files"], "most_files", "d"),
+        (steps["loop_us"], "most_us", ".1f"),
+    ):
+        most, text = steps[goal], f"{value:{form}}"
+        if most is None:
+            yield report.Outcome(text, None)
+        else:
+            yield report.Outcome(f"{text} <= {most:{form}}", value <= most)
 
 
-class StepsReport(SingleReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench steps --json``.
+def reported(
+    rounds: int,
+    where: str,
+    steps: Sequence[Mapping[str, Any]],
+    turn_us: float,
+    refusals: Mapping[str, str],
+) -> report.BenchReport:
+    """Return the report, with a section for each device and transport.
 
     ``turn_us`` is the processor time of one empty turn of the loop. ``refusals`` has
     devices that cannot be opened, and why.
     """
-
-    model: str
-    turn_us: float
-    steps: tuple[PassedSteps, ...]
-    refusals: dict[str, str] = msgspec.field(default_factory=dict)
-
-    def tables(self) -> Iterator[ReportTable]:
-        """Yield the one table, with a section for each device and transport."""
-        sections: dict[tuple[str, str], list[list[Cell]]] = {}
-        for steps in self.steps:
-            place = steps.device, steps.transport
-            functions, files, loop = steps.limited
-            on_loop, on_lanes, turns = (
-                f"{each:.1f}" for each in (steps.on_loop, steps.on_lanes, steps.turns)
-            )
-            counted = functions, on_loop, on_lanes, files, turns, loop
-            row: list[Cell] = [*place, TITLES[steps.way], *counted]
-            sections.setdefault(place, []).append(row)
-        headings = (
-            *("device", "transport", "way", "functions", "loop", "lanes"),
-            *("files", "turns", "loop, us"),
+    sections: dict[tuple[str, str], list[report.Row]] = {}
+    for each in steps:
+        place = each["device"], each["transport"]
+        functions, files, loop = outcomes(each)
+        on_loop, on_lanes, turns = (
+            f"{each[name]:.1f}" for name in ("on_loop", "on_lanes", "turns")
         )
-        title = f"{self.model}: what a warm run passes"
-        yield ReportTable(title, headings, list(sections.values()))
-
-    def notes(self) -> Iterator[str]:
-        """Yield what a turn of the loop takes, and which devices are missing."""
-        yield f"an empty turn of the loop takes {self.turn_us:.1f} us of its processor"
-        for device, reason in self.refusals.items():
-            yield f"{device} was not measured: {reason}"
+        counted = functions, on_loop, on_lanes, files, turns, loop
+        sections.setdefault(place, []).append((*place, TITLES[each["way"]], *counted))
+    headings = ("device", "transport", "way", "functions", "loop", "lanes", "files")
+    table = report.ReportTable(
+        f"{MODEL}: what a warm run passes",
+        [*headings, "turns", "loop, us"],
+        list(sections.values()),
+    )
+    return report.BenchReport(
+        report.documented(
+            rounds,
+            placement=where,
+            model=MODEL,
+            turn_us=turn_us,
+            steps=steps,
+            refusals=refusals,
+        ),
+        [table],
+        [
+            f"an empty turn of the loop takes {turn_us:.1f} us of its processor",
+            *(f"{name} was not measured: {why}" for name, why in refusals.items()),
+        ],
+    )
 
 
 class Passed(NamedTuple):
-    """What runs have passed, on average."""
+    """What runs have passed, on average; functions by file and name as well."""
 
     on_loop: float
     on_lanes: float
     files: int
     turns: float
     by_function: Mapping[tuple[str, str], float]
-    """By file and name of the function."""
 
     @property
     def functions(self) -> float:
@@ -250,26 +229,23 @@ def _module_of(owner: type, method: str) -> str:
     return (owners or [owner])[0].__module__
 
 
-def bench(order: Order) -> StepsReport:
+def bench(order: Order) -> report.BenchReport:
     """Count and time each way on each device, in process and to a driver."""
-    return StepsReport.measured(
-        ALL_CPUS, order.rounds, partial(_measured, order.rounds)
-    )
-
-
-def _measured(rounds: int) -> dict[str, Any]:
-    model = load(bundled_file(MODEL))
-    steps: list[PassedSteps] = []
+    model = asyncnn.load(asyncnn.bundled_file(MODEL))
+    steps: list[dict[str, Any]] = []
     refusals: dict[str, str] = {}
-    turn_us = asyncio.run(_least_us(lambda: asyncio.sleep(0), rounds))
-    for device, transport in product(DEVICES, (INPROCESS, REMOTE)):
-        with noted(refusals, f"{device}, {transport}"):
-            steps += asyncio.run(_steps(device, transport, model, rounds, turn_us))
-    fields = {"turn_us": turn_us, "steps": tuple(steps), "refusals": refusals}
-    return {"model": MODEL, **fields}
+    with placement(ALL_CPUS) as where:
+        turn_us = asyncio.run(_least_us(lambda: asyncio.sleep(0), order.rounds))
+        for device, transport in product(DEVICES, (INPROCESS, REMOTE)):
+            with report.noted(refusals, f"{device}, {transport}"):
+                measured = _steps(device, transport, model, order.rounds, turn_us)
+                steps += asyncio.run(measured)
+    return reported(order.rounds, where, steps, turn_us, refusals)
 
 
-async def count(device: str, transport: str, model: NamedModel) -> dict[str, Passed]:
+async def count(
+    device: str, transport: str, model: asyncnn.NamedModel
+) -> dict[str, Passed]:
     """Return by way what warm runs of ``model`` pass at least; none is inline."""
     profile = _Profile()
     passed: dict[str, Passed] = {}
@@ -292,26 +268,28 @@ async def _batch(profile: _Profile, way: Way) -> Passed:
 
 
 async def _steps(
-    device: str, transport: str, model: NamedModel, rounds: int, turn_us: float
-) -> list[PassedSteps]:
+    device: str, transport: str, model: asyncnn.NamedModel, rounds: int, turn_us: float
+) -> list[dict[str, Any]]:
+    """Return what one run of each way passes, and its goals, None where there is none.
+
+    ``loop_us`` is the loop's processor time.
+    """
     passed = await count(device, transport, model)
     ways = _ways(device, transport, model)
     times = {name: await _least_us(way, rounds) async for name, way in ways}
     goals = GOALS if device == DEVICES[0] else {}
-    limited: dict[str, Any] = {"most_files": MOST_FILES, "most_us": MOST_US + turn_us}
+    has_all = (device, transport) == (DEVICES[0], INPROCESS)
     return [
-        PassedSteps(
-            device=device,
-            transport=transport,
-            way=way,
-            on_loop=seen.on_loop,
-            on_lanes=seen.on_lanes,
-            files=seen.files,
-            turns=seen.turns,
-            loop_us=times[way],
-            most=goals.get((transport, way)),
-            **(limited if goals and (transport, way) == (INPROCESS, RUN) else {}),
-        )
+        {
+            "device": device,
+            "transport": transport,
+            "way": way,
+            **{name: getattr(seen, name) for name in COUNTS},
+            "loop_us": times[way],
+            "most": goals.get((transport, way)),
+            "most_files": MOST_FILES if has_all and way == RUN else None,
+            "most_us": MOST_US + turn_us if has_all and way == RUN else None,
+        }
         for way, seen in passed.items()
     ]
 
@@ -330,14 +308,14 @@ async def _least_us(way: Way, rounds: int) -> float:
 
 
 async def _ways(
-    device: str, transport: str, model: NamedModel
+    device: str, transport: str, model: asyncnn.NamedModel
 ) -> AsyncIterator[tuple[str, Way]]:
     """Open a device and yield each way to run the model, while all is open."""
     settings = msgspec.structs.replace(OWN_PROCESS, inline_below_us=0)
-    opening: Callable[..., AbstractAsyncContextManager[Device]]
-    opening = partial(open_device, device)
+    opening: Callable[..., AbstractAsyncContextManager[asyncnn.Device]]
+    opening = partial(asyncnn.open_device, device)
     if transport == REMOTE:
-        opening = partial(connect, device=device)
+        opening = partial(asyncnn.connect, device=device)
     async with opening(settings=settings) as opened:
         prepared = await opened.prepare(model)
         inputs: dict[str, Any] = {

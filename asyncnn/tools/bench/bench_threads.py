@@ -13,28 +13,24 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+import asyncnn
+from asyncnn import Priority
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.hal.errors import AsyncnnError
-from asyncnn.hal.types import Priority
-from asyncnn.runtime.model_file import load
-from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
-from asyncnn.tools.bench import processes, qos_load, report
-from asyncnn.tools.bench.benches import Place, Started, measure_workload
-from asyncnn.tools.bench.environment import ALL_CPUS, installed_versions
+from asyncnn.tools.bench import environment, processes, qos_load, report
+from asyncnn.tools.bench.benches import Place, StartAll, measure_workload
+from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.bench.measured_models import inputs_of, small_model
-from asyncnn.tools.bench.noop import tiny_addition
-from asyncnn.tools.bench.onnx_models import PACKAGES, OnnxRuntime
-from asyncnn.tools.bench.rounds import Once, Order, Runs, percentile
+from asyncnn.tools.bench.rounds import Figures, Once, Order, Runs, Started, percentile
 from asyncnn.tools.mobilenets import mobilenet_v1
+from asyncnn.tools.onnx_writer import PACKAGES, OnnxRuntime
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
 ASYNCNN, LITERT_THREAD, ONNX_THREAD = "asyncnn", "litert_thread", "onnx_thread"
@@ -69,9 +65,6 @@ class Files(NamedTuple):
     large: Path
 
 
-Start: TypeAlias = Callable[[Files, Place], Awaitable[Started]]
-
-
 class _ModelRuns(NamedTuple):
     """One run of each; ``compute`` is the large one's, on the calling thread."""
 
@@ -89,53 +82,48 @@ def model_pair() -> Iterator[Files]:
         yield files
 
 
-class _Interpreters:
-    """An interpreter of LiteRT for each thread, since none may serve two at a time."""
+def _interpreter_runs(path: Path) -> Callable[[], object]:
+    """Return what has an interpreter for each thread: none may serve two at a time."""
+    inputs, local = inputs_of(asyncnn.load(path)), threading.local()
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._inputs = inputs_of(load(path))
-        self._local = threading.local()
+    def run() -> object:
+        if not hasattr(local, "peer"):
+            local.peer = LiteRt(path)
+        return local.peer.run(inputs)
 
-    def run(self) -> object:
-        peer = getattr(self._local, "peer", None)
-        if peer is None:
-            peer = self._local.peer = LiteRt(self._path)
-        return peer.run(self._inputs)
+    return run
 
 
-def _session_run(path: Path) -> Callable[[], object]:
-    named = load(path)
-    session = OnnxRuntime(named)
+def _session_runs(path: Path) -> Callable[[], object]:
+    session = OnnxRuntime(named := asyncnn.load(path))
     return partial(session.run, session.converted(inputs_of(named)))
 
 
-_PEERS: dict[str, Callable[[Path], Callable[[], object]]] = {
-    LITERT_THREAD: lambda path: _Interpreters(path).run,
-    ONNX_THREAD: _session_run,
-}
+_PEERS = {LITERT_THREAD: _interpreter_runs, ONNX_THREAD: _session_runs}
 """What runs a file on the calling thread."""
 
 
 async def _contenders(files: Files, place: Place) -> dict[str, _ModelRuns]:
     device = await place.device()
-    urgent = await device.prepare(load(files.small), priority=Priority.HIGH)
-    long = await device.prepare(load(files.large), priority=Priority.LOW)
-    run_long = partial(long.run, inputs_of(long))
-    found = {ASYNCNN: _ModelRuns(partial(urgent.run, inputs_of(urgent)), run_long)}
+    priorities = Priority.HIGH, Priority.LOW
+    both = [
+        await device.prepare(asyncnn.load(file), priority=priority)
+        for file, priority in zip(files, priorities, strict=True)
+    ]
+    found = {
+        ASYNCNN: _ModelRuns(*(partial(each.run, inputs_of(each)) for each in both))
+    }
     for name, runner in _PEERS.items():
         with place.noted(name):
-            small, large = map(runner, files)
-            in_thread = partial(asyncio.to_thread, small)
-            found[name] = _ModelRuns(
-                in_thread, partial(asyncio.to_thread, large), large
-            )
+            calls = [runner(file) for file in files]
+            small, large = (partial(asyncio.to_thread, call) for call in calls)
+            found[name] = _ModelRuns(small, large, calls[1])
     for each in found.values():
         await asyncio.gather(each.small(), each.large())
     return found
 
 
-def _of_each(runs_of: Callable[[_ModelRuns], Runs]) -> Start:
+def _of_each(runs_of: Callable[[_ModelRuns], Runs]) -> StartAll[Files]:
     """Return what starts, for each contender, what is measured of its runs."""
 
     async def start(files: Files, place: Place) -> Started:
@@ -164,9 +152,9 @@ async def stopping(files: Files, place: Place) -> Started:
     peers = await _contenders(files, place)
     one_lane = replace(OWN_PROCESS, inline_below_us=0, lanes=1)
     device = await place.device(one_lane)
-    prepared = await device.prepare(load(files.large))
+    prepared = await device.prepare(asyncnn.load(files.large))
     probe = await device.prepare(tiny_addition())
-    inputs, vectors = inputs_of(prepared), inputs_of(probe)
+    inputs, run_probe = inputs_of(prepared), partial(probe.run, inputs_of(probe))
     started = time.perf_counter()
     await prepared.run(inputs)
     run_s = time.perf_counter() - started
@@ -174,20 +162,20 @@ async def stopping(files: Files, place: Place) -> Started:
     async def turn() -> Mapping[str, float]:
         found: dict[str, float] = {}
         for row, (stop, wait) in _STOPS.items():
-            us, _processor_us = await qos_load.freed_us(
-                partial(stop, prepared, inputs), lambda: probe.run(vectors), run_s
-            )
+            stopped = partial(stop, prepared, inputs)
+            us, _processor_us = await qos_load.freed_us(stopped, run_probe, run_s)
             found[f"{row} {ASYNCNN}"] = us / 1000
             for name, runs in peers.items():
                 if runs.compute is not None:
-                    ms = await _goes_on_ms(runs.compute, wait, run_s)
+                    ms = await goes_on_ms(runs.compute, wait, run_s)
                     found[f"{row} {name}"] = ms
         return found
 
     return {ASYNCNN: Once(turn)}
 
 
-async def _until_cancelled(work: Callable[[], object], after_s: float) -> None:
+async def until_cancelled(work: Callable[[], object], after_s: float) -> None:
+    """Wait for work in a thread, and no longer after so many seconds."""
     task = asyncio.create_task(asyncio.to_thread(work))
     await asyncio.sleep(after_s)
     task.cancel()
@@ -200,17 +188,15 @@ async def _until_late(work: Callable[[], object], after_s: float) -> None:
             await asyncio.to_thread(work)
 
 
-_STOPS = {
-    "cancelled": (qos_load.cancelled, _until_cancelled),
+_STOPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "cancelled": (qos_load.cancelled, until_cancelled),
     "deadline": (qos_load.out_of_time, _until_late),
 }
 """How a run of the device is stopped, and how waiting for a thread ends."""
 
 
-async def _goes_on_ms(
-    compute: Callable[[], object],
-    wait: Callable[[Callable[[], object], float], Coroutine[Any, Any, None]],
-    run_s: float,
+async def goes_on_ms(
+    compute: Callable[[], object], wait: Callable[..., Any], run_s: float
 ) -> float:
     """Return how long threads compute after nobody waits any more, 95th percentile."""
     rng = random.Random(1)
@@ -241,8 +227,8 @@ async def crash(files: Files, place: Place) -> Started:
     """Wait from the end of a driver to the next result, in milliseconds."""
 
     async def turn() -> float:
-        async with connect(supervised=True, device="accelerated") as device:
-            prepared = await device.prepare(load(files.small))
+        async with asyncnn.connect(supervised=True, device="accelerated") as device:
+            prepared = await device.prepare(asyncnn.load(files.small))
             inputs = inputs_of(prepared)
             await prepared.run(inputs)
             os.kill(int(device.name.rpartition("-")[2]), signal.SIGKILL)
@@ -251,7 +237,7 @@ async def crash(files: Files, place: Place) -> Started:
                 try:
                     await prepared.run(inputs)
                     return (time.perf_counter() - started) * 1000
-                except AsyncnnError:
+                except asyncnn.AsyncnnError:
                     if time.perf_counter() - started > _ANOTHER_DRIVER_S:
                         raise
                 await asyncio.sleep(0.001)
@@ -265,66 +251,58 @@ async def memory(files: Files, place: Place) -> Started:
         with place.noted(name):
             runner(files.small)
     return {
-        name: Once(partial(_held_mib, hold, files.large))
-        for name, hold in _HOLDERS.items()
+        name: Once(partial(_held_mib, name, files.large))
+        for name in TITLES
         if name not in place.refusals
     }
 
 
-async def _held_mib(hold: Callable[..., object], model: Path) -> float:
-    with processes.temporary_folder() as folder, ExitStack() as stack:
+async def _held_mib(name: str, model: Path) -> float:
+    with processes.temporary_folder() as folder, contextlib.ExitStack() as stack:
         socket = folder / "driver.sock"
-        serving = [_serve] if hold is _hold_prepared else []
+        serving: list[Callable[..., Any]] = [_serve] if name == ASYNCNN else []
         pipes = [
-            stack.enter_context(processes.process(None, each, socket, model))
-            for each in (*serving, *[hold] * _PROCESSES)
+            stack.enter_context(processes.process(None, each, socket, model, name))
+            for each in (*serving, *[_hold] * _PROCESSES)
         ]
         for pipe in pipes:
             pipe.send_bytes(processes.READY)
         return sum(int(pipe.recv()) for pipe in pipes) / 1024
 
 
-async def _serve(pipe: processes.Pipe, socket: Path, model: Path) -> None:
+async def _serve(pipe: processes.Pipe, socket: Path, *_: object) -> None:
     """Be a driver, whose clients share a cache, until the pipe closes."""
-    settings, _ = processes.cached_in(socket.parent)
+    settings, _cache = processes.cached_in(socket.parent)
     settings = replace(settings, maps_cache_files=False)
-    opened = open_device("accelerated", settings=settings)
+    opened = asyncnn.open_device("accelerated", settings=settings)
     async with opened as device, Server(device.hal, socket):
-        await _tell(pipe)
+        await _until_asked(pipe)
 
 
-async def _hold_prepared(pipe: processes.Pipe, socket: Path, model: Path) -> None:
+async def _hold(pipe: processes.Pipe, socket: Path, model: Path, name: str) -> None:
+    """Have a model ready, by a client of the driver or by a peer."""
+    if name != ASYNCNN:
+        run = _PEERS[name](model)
+        run()
+        await _until_asked(pipe)
+        return
     _, cache = processes.cached_in(socket.parent)
-    async with connect(socket, cache_dir=cache) as device:
-        prepared = await device.prepare(load(model))
+    async with asyncnn.connect(socket, cache_dir=cache) as device:
+        prepared = await device.prepare(asyncnn.load(model))
         await prepared.run(inputs_of(prepared))
-        await _tell(pipe)
+        await _until_asked(pipe)
 
 
-async def _hold_peer(
-    name: str, pipe: processes.Pipe, socket: Path, model: Path
-) -> None:
-    run = _PEERS[name](model)
-    run()
-    await _tell(pipe)
-
-
-async def _tell(pipe: processes.Pipe) -> None:
+async def _until_asked(pipe: processes.Pipe) -> None:
     """Send what this process takes when it is asked; end with the pipe."""
     await processes.until_closed(
         pipe, lambda order: pipe.send(processes.proportional_kib())
     )
 
 
-_HOLDERS: dict[str, Callable[..., object]] = {
-    ASYNCNN: _hold_prepared,
-    **{name: partial(_hold_peer, name) for name in _PEERS},
-}
-
-
 _FREE = "until the thread is free, 95th percentile"
 
-SECTIONS: dict[Start, dict[str, tuple[str, str]]] = {
+SECTIONS: dict[StartAll[Files], dict[str, tuple[str, str]]] = {
     alone: {"alone": ("one run, median", "us")},
     serving: {"serving": ("64 tasks at once, time for each request", "us")},
     urgent: {"urgent": ("an urgent run beside 16 long ones, 99th percentile", "ms")},
@@ -340,75 +318,59 @@ SECTIONS: dict[Start, dict[str, tuple[str, str]]] = {
 Where there are several rows, figures are by row and contender.
 """
 
-
 _CRASH_NOTE = "a crash in a thread of the application ends the application: no figure"
 
-
-class ThreadsRow(report.Subject, frozen=True, kw_only=True):
-    """A figure of all contenders, in its ``unit``, smaller is better."""
-
-    title: str
-    unit: str
-
-    def cells(self) -> report.Row:
-        """Return the cells of both ratios."""
-        return [report.verdict_cell(self.verdicts, g.figure, g.peer) for g in GOALS]
-
-
-class ThreadsReport(report.SubjectsReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench threads --json``: rows by figure."""
-
-    CONTENDERS = TITLES
-    OTHERS = ("/ LiteRT", "/ ONNX Runtime")
-    TITLE = "beside a thread of the application; smaller is better"
-
-    rows: dict[str, ThreadsRow]
-
-    def subjects(self) -> dict[str, report.Subject]:
-        """Return the rows by their titles."""
-        return {f"{row.title}, {row.unit}": row for row in self.rows.values()}
-
-    def bars(self) -> report.Bars:
-        """Return nothing: their units differ."""
-        return {}
-
-    def notes(self) -> Iterator[str]:
-        """Yield who was not measured, and why."""
-        if "crash" in self.rows:
-            yield _CRASH_NOTE
-        refusals = {row.title: row.refusals for row in self.rows.values()}
-        yield from report.refusal_notes(refusals, TITLES)
+THREADS = report.Subjects(
+    TITLES,
+    {
+        "/ LiteRT": lambda row: row.cell(ASYNCNN, LITERT_THREAD),
+        "/ ONNX Runtime": lambda row: row.cell(ASYNCNN, ONNX_THREAD),
+    },
+    field="rows",
+    named=True,
+    title="beside a thread of the application; smaller is better",
+    label=lambda row: f"{row.facts['title']}, {row.facts['unit']}",
+)
+"""Rows by figure, in units of their own."""
 
 
-def bench(order: Order) -> ThreadsReport:
+def bench(order: Order) -> report.BenchReport:
     """Measure on models that are made for it, wherever the system puts the threads.
 
     :raises PeerMissingError: if LiteRT is not installed.
     """
-    peers = {"litert": litert_version(), **installed_versions(*PACKAGES)}
+    peers = {"litert": litert_version(), **environment.installed_versions(*PACKAGES)}
     by_name = {"/".join(titles): start for start, titles in SECTIONS.items()}
-    rows: dict[str, ThreadsRow] = {}
-    with model_pair() as files:
-
-        def measured() -> dict[str, Any]:
-            for name in order.progress(list(by_name)):
-                rows.update(asyncio.run(_rows(by_name[name], files, order.rounds)))
-            return {"rows": rows}
-
-        return ThreadsReport.measured(ALL_CPUS, order.rounds, measured, peers)
+    rows: list[report.Measured] = []
+    with model_pair() as files, environment.placement(environment.ALL_CPUS) as where:
+        for name in order.progress(list(by_name)):
+            start = by_name[name]
+            measured = measure_workload(start, files, order.rounds)
+            rows += rows_of(SECTIONS[start], *asyncio.run(measured))
+    return reported(order.rounds, where, rows, peers)
 
 
-async def _rows(start: Start, files: Files, rounds: int) -> dict[str, ThreadsRow]:
-    measured, refusals = await measure_workload(start, files, rounds)
-    rows = {}
-    for row, (title, unit) in SECTIONS[start].items():
+def reported(
+    rounds: int,
+    where: str,
+    rows: Sequence[report.Measured],
+    peers: Mapping[str, str] | None = None,
+) -> report.BenchReport:
+    """Return the report, which has no chart, as units differ."""
+    notes = [_CRASH_NOTE] if any(row.name == "crash" for row in rows) else []
+    refusals = {row.facts["title"]: row.refusals for row in rows}
+    notes += report.refusal_notes(refusals, TITLES)
+    whole = THREADS.report(rounds, where, rows, peers)
+    return whole._replace(notes=notes, bars={})
+
+
+def rows_of(
+    titles: Mapping[str, tuple[str, str]], measured: Figures, refusals: dict[str, str]
+) -> Iterator[report.Measured]:
+    """Yield the rows of figures that were measured together."""
+    for row, (title, unit) in titles.items():
         names = {name: name if name in measured else f"{row} {name}" for name in TITLES}
         figures = {n: measured[key] for n, key in names.items() if key in measured}
-        rows[row] = ThreadsRow(
-            title=title,
-            unit=unit,
-            figures=figures,
-            verdicts=report.judge(GOALS, figures),
-            refusals=refusals,
+        yield report.Measured.judged(
+            row, figures, GOALS, refusals, title=title, unit=unit
         )
-    return rows

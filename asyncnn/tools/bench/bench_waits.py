@@ -1,144 +1,123 @@
 """What it costs to wait: ``asyncnn bench`` ``awaiting``, ``fence`` and ``service``.
 
-``awaiting`` runs a model that adds two vectors of four floats in this process, one
-layer after the other, beside the ways of calling NumPy without it. Each layer's figure
-includes those below it, so that a layer's own cost is the difference to the one before.
-
-``fence`` has single waits within a process; a hundred executions in a driver process,
-chained by fences or awaited one by one; frames through four stages. Nothing is
-computed: executions are the no-op device's, validated and reported in full, and
-stages of the peers are functions that return their argument.
-
-``service`` has two exchanges with another process, each beside other ways to have it:
-an execution that computes nothing, and a float image of 224 x 224 in with 1001 floats
-out. What a wake-up across CPUs costs decides most of it. The driver of the first
-publishes the no-op device, all others the reference device.
+``awaiting`` runs a tiny addition in this process, one layer after the other. Each
+layer's figure includes those below it. ``fence`` has single waits within a process,
+executions of the no-op device in a driver process, chained or awaited one by one, and
+frames through four stages that compute nothing. ``service`` has an execution that
+computes nothing, and an image that is cut, in another process.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
-from msgspec import structs
 
-from asyncnn import hal
-from asyncnn.devices import DeviceSettings
+import asyncnn
+from asyncnn import hal, shared_array
 from asyncnn.engine import PlanExecution, Program
 from asyncnn.fences import SyncFence
 from asyncnn.hal.operations.bound import Array
-from asyncnn.memory.slabs import shared_array
 from asyncnn.pipeline import Pipeline, Stage
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.process import driver_process
-from asyncnn.tools.bench import benches, environment, noop, peers
-from asyncnn.tools.bench.peers import IMAGE_SHAPE, RESULT_SHAPE, Exchange
-from asyncnn.tools.bench.report import Goal
+from asyncnn.tools.bench import environment, noop, peers
+from asyncnn.tools.bench.benches import (
+    HERE,
+    Place,
+    PlacedBench,
+    Start,
+    called,
+    on_cpu,
+    with_device,
+)
+from asyncnn.tools.bench.made_models import LENGTH, cutting_model, tiny_addition
+from asyncnn.tools.bench.peers import IMAGE_SHAPE, RESULT_SHAPE
+from asyncnn.tools.bench.report import BenchReport, Goal
 from asyncnn.tools.bench.rounds import Call, Order
 
 Wait = Callable[[], Awaitable[object]]
 
-_X, _Y = np.arange(2 * noop.LENGTH, dtype=np.float32).reshape(2, noop.LENGTH)
+_X, _Y = np.arange(2 * LENGTH, dtype=np.float32).reshape(2, LENGTH)
 
 
-def _adding(make: Callable[[PreparedModel], Call]) -> benches.Start:
+def _adding(make: Callable[[asyncnn.PreparedModel], Call]) -> Start:
     """Return what starts a contender that runs the addition on the loop's thread."""
 
-    async def start(place: benches.Place) -> Call:
-        device = await place.shared(open_device, "reference")
-        return make(await device.prepare(noop.tiny_addition()))
+    async def start(place: Place) -> Call:
+        device = await place.shared(asyncnn.open_device, "reference")
+        return make(await device.prepare(tiny_addition()))
 
     return start
 
 
-def _request_call(prepared: PreparedModel) -> Call:
-    output = np.empty(noop.LENGTH, np.float32)
+def _request_call(prepared: asyncnn.PreparedModel) -> Call:
+    output = np.empty(LENGTH, np.float32)
     build = RequestBuilder(prepared.inputs, prepared.outputs)
     return noop.hal_execution(prepared, build([_X, _Y], [output]))
 
 
-def _engine_call(prepared: PreparedModel) -> Call:
-    program, inputs = Program(noop.tiny_addition().model), [_X, _Y]
+def _engine_call(prepared: asyncnn.PreparedModel) -> Call:
+    program, inputs = Program(tiny_addition().model), [_X, _Y]
     plan = program.plan(tuple(array.shape for array in inputs))
     return lambda: PlanExecution(program, plan, inputs, [None]).advance()
 
 
-@asynccontextmanager
-async def _run_on_lane(place: benches.Place) -> AsyncIterator[Call]:
-    settings = DeviceSettings(inline_below_us=0)
-    async with open_device("reference", settings=settings) as device:
-        prepared = await device.prepare(noop.tiny_addition())
-        yield lambda: prepared.run([_X, _Y])
+async def _run_on_lane(place: Place) -> Call:
+    settings = asyncnn.DeviceSettings(inline_below_us=0)
+    device = await place.device(settings, name="reference")
+    prepared = await device.prepare(tiny_addition())
+    return lambda: prepared.run([_X, _Y])
 
 
-AWAITING = benches.Group(
+def one_and_all() -> Iterator[tuple[str, environment.CpuPair]]:
+    """Place all threads on one CPU, then wherever the system puts them."""
+    for cpus in (environment.ONE_CPU, environment.ALL_CPUS):
+        with environment.placement(cpus) as where:
+            yield where, HERE
+
+
+AWAITING = PlacedBench(
     {
-        "numpy": benches.called(lambda: np.add(_X, _Y)),
-        "engine": _adding(_engine_call),
-        "hal": _adding(_request_call),
-        "run": _adding(lambda prepared: lambda: prepared.run([_X, _Y])),
-        "run_on_lane": _run_on_lane,
-        "to_thread": benches.called(lambda: asyncio.to_thread(np.add, _X, _Y)),
-    }
-)
-
-AWAITING_GOAL = Goal("run", "to_thread", 0.3)
-"""It holds in each placement."""
-
-
-class AwaitingPlacement(benches.Placement, frozen=True, kw_only=True):
-    """Figures of one placement; the only verdict's fields once more, by themselves."""
-
-    ratio: float
-    limit: float
-    met: bool
-
-
-class AwaitingReport(benches.PlacedReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench awaiting --json``."""
-
-    CONTENDERS: ClassVar[Mapping[str, str]] = {
         "numpy": "np.add(x, y), called",
         "engine": "the compiled plan, called",
         "hal": "IPreparedModel.execute_1_3 of a ready request, awaited",
         "run": "prepared.run([x, y]), awaited",
         "run_on_lane": "the same, never inline on the loop",
         "to_thread": "asyncio.to_thread(np.add, x, y), awaited",
-    }
-    GOALS = (AWAITING_GOAL,)
-
-    placements: tuple[AwaitingPlacement, ...]
-
-
-def awaiting(order: Order) -> AwaitingReport:
-    """Measure with all threads on one CPU, then wherever the system puts them."""
-    return AwaitingReport(
-        environment=environment.describe_environment(),
-        rounds=order.rounds,
-        placements=tuple(
-            _awaiting(cpus, order.rounds)
-            for cpus in (environment.ONE_CPU, environment.ALL_CPUS)
-        ),
-    )
+    },
+    {
+        "numpy": called(lambda: np.add(_X, _Y)),
+        "engine": _adding(_engine_call),
+        "hal": _adding(_request_call),
+        "run": _adding(lambda prepared: lambda: prepared.run([_X, _Y])),
+        "run_on_lane": _run_on_lane,
+        "to_thread": called(lambda: asyncio.to_thread(np.add, _X, _Y)),
+    },
+    goals=[Goal("run", "to_thread", 0.3)],
+    places=one_and_all,
+)
 
 
-def _awaiting(cpus: str, rounds: int) -> AwaitingPlacement:
-    with environment.placement(cpus) as where:
-        found = benches.placed(where, [AWAITING], [AWAITING_GOAL], rounds)
-    (verdict,) = found.verdicts
-    judged = {name: getattr(verdict, name) for name in ("ratio", "limit", "met")}
-    return AwaitingPlacement(**structs.asdict(found), **judged)
+def awaiting(order: Order) -> BenchReport:
+    """Measure each layer of the driver."""
+    return with_verdict(AWAITING(order))
+
+
+def with_verdict(report: BenchReport) -> BenchReport:
+    """Have the fields of each placement's only verdict by themselves."""
+    for placement in report.document["placements"]:
+        (verdict,) = placement["verdicts"]
+        placement |= {n: getattr(verdict, n) for n in ("ratio", "limit", "met")}
+    return report
 
 
 CHAINED = 100
 STAGES = 4
 FRAMES = 100
+_STREAM = f"{FRAMES} frames, {STAGES} stages"
 
 _IN_FLIGHT = 8
 _FRAME = np.zeros(4, np.float32)
@@ -181,9 +160,9 @@ async def pending_fence_of_another() -> None:
     await imported
 
 
-async def fenced_chain(device: Device) -> Wait:
+async def fenced_chain(device: asyncnn.Device) -> Wait:
     """Return the wait for the last of `CHAINED` executions, each after the other."""
-    prepared = await device.prepare(noop.tiny_addition())
+    prepared = await device.prepare(tiny_addition())
     request = noop.addition_request(prepared)
 
     async def chain() -> None:
@@ -198,7 +177,7 @@ async def fenced_chain(device: Device) -> Wait:
     return chain
 
 
-async def awaited_executions(device: Device) -> Wait:
+async def awaited_executions(device: asyncnn.Device) -> Wait:
     """Return the wait for `CHAINED` executions, each awaited before the next."""
     execute = await execute_call(device)
 
@@ -209,22 +188,17 @@ async def awaited_executions(device: Device) -> Wait:
     return executions
 
 
-def nothing(frame: Array) -> Array:
-    """Return ``frame``: what a stage of the peers does."""
-    return frame
-
-
 @asynccontextmanager
-async def _no_op(cpu: int) -> AsyncIterator[Device]:
+async def _no_op(cpu: int) -> AsyncIterator[asyncnn.Device]:
     """Have the no-op device in this process, whatever the CPU of the other one."""
     async with noop.NoOpDevice() as device:
-        yield Device("no-op", device)
+        yield asyncnn.Device("no-op", device)
 
 
 @asynccontextmanager
-async def pipelined(device: Device) -> AsyncIterator[Wait]:
+async def pipelined(device: asyncnn.Device) -> AsyncIterator[Wait]:
     """Yield the wait for `FRAMES` frames through a pipeline that stays open."""
-    model = await device.prepare(noop.tiny_addition())
+    model = await device.prepare(tiny_addition())
     names = [f"stage {number}" for number in range(STAGES)]
     stages = [
         Stage(name, model, inputs={"x": f"{before}.{of}", "y": "put.y"})
@@ -240,9 +214,9 @@ async def pipelined(device: Device) -> AsyncIterator[Wait]:
         yield _streamed(lambda: pipeline.put([_FRAME, _FRAME]), take)
 
 
-async def one_by_one(device: Device) -> Wait:
+async def one_by_one(device: asyncnn.Device) -> Wait:
     """Return the wait for `FRAMES` frames, each stage of which is awaited."""
-    model = await device.prepare(noop.tiny_addition())
+    model = await device.prepare(tiny_addition())
 
     async def run() -> Array:
         for _ in range(FRAMES):
@@ -254,16 +228,19 @@ async def one_by_one(device: Device) -> Wait:
     return run
 
 
+def _same(frame: Array) -> Array:
+    return frame
+
+
 @asynccontextmanager
-async def queued(place: benches.Place) -> AsyncIterator[Wait]:
+async def queued(place: Place) -> AsyncIterator[Wait]:
     """Yield the wait for frames through queues and calls in threads."""
     ends: list[asyncio.Queue[Array]]
     ends = [asyncio.Queue(_IN_FLIGHT) for _ in range(STAGES + 1)]
 
     async def work(taken: asyncio.Queue[Array], given: asyncio.Queue[Array]) -> None:
         while True:
-            frame = await taken.get()
-            await given.put(await asyncio.to_thread(nothing, frame))
+            await given.put(await asyncio.to_thread(_same, await taken.get()))
 
     with ExitStack() as stack:
         for taken, given in pairwise(ends):
@@ -290,35 +267,8 @@ def _streamed(
     return run
 
 
-FENCE = benches.Group(
+fence = PlacedBench(
     {
-        "signalled": benches.called(lambda: _SIGNALLED),
-        "sleep": benches.called(lambda: asyncio.sleep(0)),
-        "pending": benches.called(pending_fence),
-        "asyncio_event": benches.called(pending_event),
-        "eventfd": benches.called(pending_eventfd),
-        "pending_fd": benches.called(pending_fence_of_another),
-        "chain": benches.with_device(noop.no_op_driver_on, fenced_chain),
-        "awaited": benches.with_device(noop.no_op_driver_on, awaited_executions),
-        "pipeline": benches.with_device(_no_op, pipelined),
-        "one_by_one": benches.with_device(_no_op, one_by_one),
-        "queues": queued,
-    }
-)
-
-FENCE_GOALS = (
-    Goal("signalled", "sleep", 1.0),
-    Goal("pending", "eventfd", 1.5),
-    Goal("chain", "awaited", 0.33),
-    Goal("pipeline", "queues", 0.5),
-)
-"""They hold in each placement."""
-
-
-class FenceReport(benches.PlacedReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench fence --json``."""
-
-    CONTENDERS: ClassVar[Mapping[str, str]] = {
         "signalled": "a signalled fence, awaited",
         "sleep": "asyncio.sleep(0), awaited",
         "pending": "a fence made, awaited, and signalled by the loop",
@@ -327,88 +277,75 @@ class FenceReport(benches.PlacedReport, frozen=True, kw_only=True):
         "pending_fd": "a fence of another owner, likewise, by its descriptor",
         "chain": f"{CHAINED} no-ops in a driver process, chained by fences",
         "awaited": f"{CHAINED} no-ops in a driver process, each awaited",
-        "pipeline": f"{FRAMES} frames, {STAGES} stages: asyncnn.pipeline",
-        "one_by_one": f"{FRAMES} frames, {STAGES} stages: each prepared.run awaited",
-        "queues": f"{FRAMES} frames, {STAGES} stages: asyncio.Queue and to_thread",
-    }
-    GROUPS = (FENCE,)
-    GOALS = FENCE_GOALS
-
-
-def fence(order: Order) -> FenceReport:
-    """Measure with a driver process on another CPU, then on the same one."""
-    return FenceReport.measured(order.rounds)
+        "pipeline": f"{_STREAM}: asyncnn.pipeline",
+        "one_by_one": f"{_STREAM}: each prepared.run awaited",
+        "queues": f"{_STREAM}: asyncio.Queue and to_thread",
+    },
+    {
+        "signalled": called(lambda: _SIGNALLED),
+        "sleep": called(lambda: asyncio.sleep(0)),
+        "pending": called(pending_fence),
+        "asyncio_event": called(pending_event),
+        "eventfd": called(pending_eventfd),
+        "pending_fd": called(pending_fence_of_another),
+        "chain": with_device(noop.no_op_driver_on, fenced_chain),
+        "awaited": with_device(noop.no_op_driver_on, awaited_executions),
+        "pipeline": with_device(_no_op, pipelined),
+        "one_by_one": with_device(_no_op, one_by_one),
+        "queues": queued,
+    },
+    goals=[
+        Goal("signalled", "sleep", 1.0),
+        Goal("pending", "eventfd", 1.5),
+        Goal("chain", "awaited", 0.33),
+        Goal("pipeline", "queues", 0.5),
+    ],
+)
 
 
 _IMAGE = np.random.default_rng(0).random(IMAGE_SHAPE, np.float32)
 
 
 @asynccontextmanager
-async def _driver_on(cpu: int) -> AsyncIterator[Device]:
-    """Start a driver process on one CPU and connect to it."""
+async def _driver_on(cpu: int) -> AsyncIterator[asyncnn.Device]:
+    """Start a driver process on one CPU and asyncnn.connect to it."""
     with ExitStack() as stack:
         with environment.pinned(cpu):
             driver = stack.enter_context(driver_process(device="reference"))
-        async with connect(driver.path) as device:
+        async with asyncnn.connect(driver.path) as device:
             yield device
 
 
-async def execute_call(device: Device) -> Call:
+async def execute_call(device: asyncnn.Device) -> Call:
     """Return the execution of a ready request whose arrays are shared, at the HAL."""
-    prepared = await device.prepare(noop.tiny_addition())
+    prepared = await device.prepare(tiny_addition())
     return noop.hal_execution(prepared, noop.addition_request(prepared))
 
 
-async def _run_call(device: Device) -> Call:
+async def _run_call(device: asyncnn.Device) -> Call:
     """Return the run of the same model on arrays of this process, copied both ways."""
-    prepared = await device.prepare(noop.tiny_addition())
+    prepared = await device.prepare(tiny_addition())
     return lambda: prepared.run([_X, _Y])
 
 
-async def image_call(device: Device, image: Array, in_place: bool) -> Call:
+async def image_call(device: asyncnn.Device, image: Array, in_place: bool) -> Call:
     """Return the run of `cutting_model`, ``in_place`` on shared arrays or by copies."""
-    prepared = await device.prepare(noop.cutting_model(IMAGE_SHAPE, RESULT_SHAPE))
+    prepared = await device.prepare(cutting_model(IMAGE_SHAPE, RESULT_SHAPE))
     given, out = image, None
     if in_place:
         given, out = map(shared_array, (IMAGE_SHAPE, RESULT_SHAPE))
         given[:] = image
 
     async def call() -> Array:
-        return (await prepared.run([given], out=out))["result"]
+        return (await prepared.run([given], out=out))["y"]
 
     return call
 
 
 _EXCHANGE = peers.exchanged_bytes()
 
-SERVICE = benches.Group(
+service = PlacedBench(
     {
-        "execute": benches.with_device(noop.no_op_driver_on, execute_call),
-        "add": benches.with_device(_driver_on, execute_call),
-        "run": benches.with_device(_driver_on, _run_call),
-        "asyncio_streams": lambda place: peers.streams_echo(place.cpu, _EXCHANGE),
-        "grpc_aio": lambda place: peers.grpc_echo(place.cpu, _EXCHANGE),
-        "pipe": lambda place: peers.pipe_echo(place.cpu, _EXCHANGE),
-        "image": benches.with_device(_driver_on, image_call, _IMAGE, True),
-        "image_copied": benches.with_device(_driver_on, image_call, _IMAGE, False),
-        "image_pipe": lambda place: peers.pipe_image(place.cpu, _IMAGE),
-        "image_executor": lambda place: peers.executor_image(place.cpu, _IMAGE),
-    }
-)
-
-SERVICE_GOALS = (
-    Goal("execute", "asyncio_streams", 1.6),
-    Goal("execute", "grpc_aio", 0.5),
-    Goal("image", "image_pipe", 0.3),
-    Goal("image", "image_executor", 0.1),
-)
-"""They hold in each placement."""
-
-
-class ServiceReport(benches.PlacedReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench service --json``."""
-
-    CONTENDERS: ClassVar[Mapping[str, str]] = {
         "execute": "execute_1_3 of a ready request in shared arrays, no-op, awaited",
         "add": "the same, but four floats are added",
         "run": "prepared.run of that with ordinary arrays, awaited",
@@ -419,19 +356,26 @@ class ServiceReport(benches.PlacedReport, frozen=True, kw_only=True):
         "image_copied": "image: prepared.run of ordinary arrays, awaited",
         "image_pipe": "image: multiprocessing.Pipe, NumPy arrays",
         "image_executor": "image: ProcessPoolExecutor, NumPy arrays, awaited",
-    }
-    GROUPS = (SERVICE,)
-    GOALS = SERVICE_GOALS
-
-    exchange: Exchange
-
-    def notes(self) -> Iterator[str]:
-        """Yield sizes, and who could not be measured."""
-        exchange = self.exchange
-        yield f"{exchange.request} bytes to the driver and {exchange.response} back"
-        yield from super().notes()
-
-
-def service(order: Order) -> ServiceReport:
-    """Measure with the two processes on different CPUs, then on the same one."""
-    return ServiceReport.measured(order.rounds, "grpcio", exchange=_EXCHANGE)
+    },
+    {
+        "execute": with_device(noop.no_op_driver_on, execute_call),
+        "add": with_device(_driver_on, execute_call),
+        "run": with_device(_driver_on, _run_call),
+        "asyncio_streams": on_cpu(peers.streams_echo, _EXCHANGE),
+        "grpc_aio": on_cpu(peers.grpc_echo, _EXCHANGE),
+        "pipe": on_cpu(peers.pipe_echo, _EXCHANGE),
+        "image": with_device(_driver_on, image_call, _IMAGE, True),
+        "image_copied": with_device(_driver_on, image_call, _IMAGE, False),
+        "image_pipe": on_cpu(peers.pipe_image, _IMAGE),
+        "image_executor": on_cpu(peers.executor_image, _IMAGE),
+    },
+    goals=[
+        Goal("execute", "asyncio_streams", 1.6),
+        Goal("execute", "grpc_aio", 0.5),
+        Goal("image", "image_pipe", 0.3),
+        Goal("image", "image_executor", 0.1),
+    ],
+    packages=["grpcio"],
+    notes=[f"{_EXCHANGE.request} bytes to the driver and {_EXCHANGE.response} back"],
+    fields={"exchange": _EXCHANGE},
+)

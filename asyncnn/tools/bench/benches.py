@@ -1,23 +1,20 @@
 """A bench as a table: contenders, how each starts, and the goals of their ratios.
 
-Contenders are measured in groups, each in rounds of its own. One starts on the CPUs of
-its `Place`, ends with its group, and may be what is to be measured of a workload, such
-as a model. `Placement` has the figures of one place, `PlacedReport` of several.
+Contenders start in a `Place`, on its CPUs, and end with it. What they run may be a
+workload, such as a model: then a function starts all of them at once. A `PlacedBench`
+measures its contenders in several placements, in groups with rounds of their own.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncExitStack,
     nullcontext,
 )
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
-
-import msgspec
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from asyncnn.devices import OWN_PROCESS, DeviceSettings
 from asyncnn.runtime.device import Device
@@ -26,47 +23,38 @@ from asyncnn.tools.bench.environment import (
     CpuPair,
     PeerMissingError,
     cpu_pairs,
-    describe_environment,
     installed_versions,
     pinned,
 )
 from asyncnn.tools.bench.report import (
     MICROSECONDS,
-    Bars,
     BenchReport,
-    Cell,
     Goal,
-    GoalVerdict,
     Measured,
     ReportTable,
+    documented,
     judge,
     noted,
-    verdict_cell,
 )
 from asyncnn.tools.bench.rounds import (
-    Batch,
-    Batches,
+    P99,
     Call,
+    Figure,
     Figures,
-    Runs,
+    Order,
+    Started,
     measure,
-    percentile,
-    timed,
 )
 
 W = TypeVar("W")
 
 BATCH_US = 20_000.0
-_P99 = " p99"
-_HERE = CpuPair(0, 0)
+HERE = CpuPair(0, 0)
 
 Starting: TypeAlias = AbstractAsyncContextManager[Any] | Awaitable[Any]
 """Gives what is measured once it is entered or awaited."""
 
 Start: TypeAlias = "Callable[[Place], Starting]"
-
-Started: TypeAlias = dict[str, Runs]
-"""What is measured, by contender."""
 
 
 class Place:
@@ -75,7 +63,7 @@ class Place:
     ``cpus`` matter to those with another process. ``refusals`` say who is not measured.
     """
 
-    def __init__(self, stack: AsyncExitStack, cpus: CpuPair = _HERE) -> None:
+    def __init__(self, stack: AsyncExitStack, cpus: CpuPair = HERE) -> None:
         self.stack = stack
         self.enter = stack.enter_async_context
         self.cpus = cpus
@@ -88,10 +76,13 @@ class Place:
         return noted(self.refusals, *names)
 
     async def device(
-        self, settings: DeviceSettings = OWN_PROCESS, cache_dir: Path | None = None
+        self,
+        settings: DeviceSettings = OWN_PROCESS,
+        cache_dir: Path | None = None,
+        name: str | None = "accelerated",
     ) -> Device:
-        """Open the accelerated device."""
-        opened = open_device("accelerated", settings=settings, cache_dir=cache_dir)
+        """Open a device."""
+        opened = open_device(name, settings=settings, cache_dir=cache_dir)
         return await self.enter(opened)
 
     async def shared(self, open_: Callable[..., Any], *args: Any) -> Any:
@@ -108,10 +99,14 @@ class Place:
         return await starting
 
 
+StartAll: TypeAlias = Callable[[W, Place], Awaitable[Started]]
+"""Starts all contenders of a workload."""
+
+
 class Group(NamedTuple):
     """Contenders that are measured in the same rounds, ``beside`` something else.
 
-    A call is of ``per`` messages, each of which counts, and begins after ``pause_s``.
+    The other fields are those of `measure`.
     """
 
     contenders: Mapping[str, Start]
@@ -119,6 +114,25 @@ class Group(NamedTuple):
     per: int = 1
     pause_s: float = 0.0
     beside: Callable[[CpuPair], AbstractContextManager[object]] = nullcontext
+
+    async def measured(
+        self, rounds: int, cpus: CpuPair, refusals: dict[str, str]
+    ) -> Figures:
+        """Start and measure; note peers that are missing."""
+        async with AsyncExitStack() as stack:
+            place, started = Place(stack, cpus), Started()
+            for name, start in self.contenders.items():
+                with noted(refusals, name, errors=PeerMissingError):
+                    started[name] = await place.opened(start(place))
+            with self.beside(cpus):
+                return await measure(
+                    started,
+                    rounds=rounds,
+                    batch_us=self.batch_us,
+                    per=self.per,
+                    pause_s=self.pause_s,
+                    p99=True,
+                )
 
 
 def called(call: Call) -> Start:
@@ -128,6 +142,11 @@ def called(call: Call) -> Start:
         return call
 
     return start
+
+
+def on_cpu(make: Callable[..., Starting], *args: object) -> Start:
+    """Return what starts a contender by ``make`` with the other process's CPU."""
+    return lambda place: make(place.cpu, *args)
 
 
 def with_device(
@@ -145,7 +164,7 @@ def with_device(
 
 
 async def measure_workload(
-    start: Callable[[W, Place], Awaitable[Started]], workload: W, rounds: int
+    start: StartAll[W], workload: W, rounds: int
 ) -> tuple[Figures, dict[str, str]]:
     """Start contenders of a workload, measure them, and say why others were not."""
     async with AsyncExitStack() as stack:
@@ -154,156 +173,107 @@ async def measure_workload(
         return await measure(started, rounds=rounds), place.refusals
 
 
-async def _measure(
-    group: Group, rounds: int, cpus: CpuPair, refusals: dict[str, str]
-) -> Figures:
-    async with AsyncExitStack() as stack:
-        place = Place(stack, cpus)
-        started: dict[str, Any] = {}
-        for name, start in group.contenders.items():
-            with noted(refusals, name, errors=PeerMissingError):
-                started[name] = await place.opened(start(place))
-        with group.beside(cpus):
-            runs: Started = {
-                name: Batches(partial(_run, await timed(name, each), name, group))
-                for name, each in started.items()
-            }
-            return await measure(runs, rounds=rounds, batch_us=group.batch_us)
-
-
-async def _run(
-    once: Batch, figure: str, group: Group, runs: int
-) -> Mapping[str, Sequence[float]]:
-    """Run a batch of a contender, which has a 99th percentile as well."""
-    samples: list[float] = []
-    for _ in range(runs if group.pause_s else 1):
-        if group.pause_s:
-            await asyncio.sleep(group.pause_s)
-        many = await once(1 if group.pause_s else runs)
-        samples.extend(us / group.per for us in many[figure])
-    return {figure: samples, figure + _P99: [percentile(samples, 0.99)]}
-
-
-class Placement(Measured, frozen=True, kw_only=True):
-    """Figures of one placement, by contender; ``p99_us`` are medians of percentiles."""
-
-    placement: str
-    p99_us: dict[str, float] = msgspec.field(default_factory=dict)
-    is_apart: bool = False
-
-    def verdict_on(self, goal: Goal) -> Cell:
-        """Return the cell of the verdict on a goal, whatever its limit was here."""
-        return verdict_cell(self.verdicts, goal.figure, goal.peer)
-
-
-Judge: TypeAlias = Callable[[Figures, bool], tuple[GoalVerdict, ...]]
-"""Holds figures against goals; takes whether the two processes have a CPU each."""
-
-
-def placed(
-    where: str,
-    groups: Iterable[Group],
-    judged: Judge | Sequence[Goal],
-    rounds: int,
-    cpus: CpuPair = _HERE,
-) -> Placement:
-    """Measure groups one after the other; peers that are missing are noted."""
-    refusals: dict[str, str] = {}
-    figures: Figures = {}
-    for group in groups:
-        # A loop of its own: threads keep the placement that they were started in.
-        figures |= asyncio.run(_measure(group, rounds, cpus, refusals))
-    medians = {name: f for name, f in figures.items() if not name.endswith(_P99)}
-    return Placement(
-        placement=where,
-        figures=medians,
-        verdicts=(
-            judged(medians, cpus.is_apart)
-            if callable(judged)
-            else judge(judged, medians)
-        ),
-        refusals=refusals,
-        p99_us={name: figures[name + _P99].us for name in medians},
-        is_apart=cpus.is_apart,
-    )
-
-
-def placements(
-    groups: Sequence[Group], judged: Judge | Sequence[Goal], rounds: int
-) -> Iterator[Placement]:
-    """Measure with the other process on another CPU, then on the same one.
-
-    A machine with one CPU is measured once.
-    """
+def apart_and_together() -> Iterator[tuple[str, CpuPair]]:
+    """Place the other process on another CPU, if there is one, then on the same."""
     for cpus in cpu_pairs():
         with pinned(cpus.client):
-            yield placed(str(cpus), groups, judged, rounds, cpus)
+            yield str(cpus), cpus
 
 
-class PlacedReport(BenchReport, frozen=True, kw_only=True):
-    """Contenders that were measured in more than one placement.
+class PlacedBench(NamedTuple):
+    """Contenders that are measured in more than one placement; called to measure.
 
     The table has a row for each contender and each goal, and a column for each
-    placement.
+    placement. ``goals`` hold where two processes have a CPU each, and ``together``
+    where they share one, if that makes a difference. Peers may be ``constants``, or
+    be of ``packages`` that may be missing.
     """
 
-    CONTENDERS: ClassVar[Mapping[str, str]]
-    """Titles of the contenders, in the order in which they are reported."""
-
-    GROUPS: ClassVar[Sequence[Group]]
-    """Those that are measured in the same rounds, and how they start."""
-
-    GOALS: ClassVar[Sequence[Goal]]
-    TITLE: ClassVar[str] = MICROSECONDS
-
-    placements: tuple[Placement, ...]
-
-    @classmethod
-    def measured(cls, rounds: int, *packages: str, **told: Any) -> Self:
-        """Measure with two processes on different CPUs, then on the same one.
-
-        ``packages`` are peers', and ``told`` what else the report has.
-        """
-        return cls(
-            environment=describe_environment(**installed_versions(*packages)),
-            rounds=rounds,
-            placements=tuple(placements(cls.GROUPS, cls.GOALS, rounds)),
-            **told,
-        )
+    titles: Mapping[str, str]
+    groups: Sequence[Group] | Mapping[str, Start]
+    goals: Sequence[Goal]
+    together: Sequence[Goal] | None = None
+    packages: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    fields: Mapping[str, Any] = {}
+    title: str = MICROSECONDS
+    places: Callable[[], Iterator[tuple[str, CpuPair]]] = apart_and_together
+    time: Callable[[Measured, str], str] = Measured.time
+    constants: Mapping[str, float] = {}
 
     @property
-    def where(self) -> str:
-        """That it ran in every placement."""
-        return "in each placement"
+    def _groups(self) -> Sequence[Group]:
+        return [Group(g)] if isinstance(g := self.groups, Mapping) else g
 
-    def time(self, placement: Placement, contender: str) -> str:
-        """Return the time of a contender as text."""
-        return placement.time(contender)
+    def __call__(self, order: Order) -> BenchReport:
+        """Measure groups one after the other, in each placement."""
+        return self.report(order.rounds, self.measured(order))
 
-    def tables(self) -> Iterator[ReportTable]:
-        """Yield the one table."""
-        placements = self.placements
+    def measured(self, order: Order) -> list[Measured]:
+        """Return what was measured in each placement."""
+        return [self.placed(where, cpus, order) for where, cpus in self.places()]
+
+    def placed(self, where: str, cpus: CpuPair, order: Order) -> Measured:
+        """Measure in one placement."""
+        refusals: dict[str, str] = {}
+        figures: Figures = {}
+        for group in self._groups:
+            # A loop of its own: threads keep the placement that they were started in.
+            measured = group.measured(order.rounds, cpus, refusals)
+            figures |= asyncio.run(measured)
+        return self.judged(where, figures, cpus.is_apart, refusals, order.gates)
+
+    def judged(
+        self,
+        where: str,
+        figures: Figures,
+        is_apart: bool,
+        refusals: dict[str, str],
+        gates: bool = False,
+    ) -> Measured:
+        """Hold figures, percentiles among them, against the goals of a placement."""
+        medians = {name: f for name, f in figures.items() if not name.endswith(P99)}
+        p99_us = {n: figures[n + P99].us for n in medians if n + P99 in figures}
+        goals = self.goals if is_apart or self.together is None else self.together
+        known = dict(medians)
+        for figure in [*medians.values()][:1]:
+            rounds = len(figure.round_medians_us)
+            known |= {n: Figure((us,) * rounds) for n, us in self.constants.items()}
+        return Measured(
+            name=where,
+            figures=medians,
+            verdicts=judge(goals, known, gates=gates),
+            refusals=refusals,
+            facts={"p99_us": p99_us, "is_apart": is_apart},
+        )
+
+    def report(self, rounds: int, placements: Sequence[Measured]) -> BenchReport:
+        """Return the report on placements."""
         times = [
-            (description, *(self.time(each, name) for each in placements))
-            for name, description in self.CONTENDERS.items()
+            (title, *(self.time(each, name) for each in placements))
+            for name, title in self.titles.items()
         ]
         goals = [
-            (f"{goal.figure} / {goal.peer}", *(p.verdict_on(goal) for p in placements))
-            for goal in self.GOALS
+            (
+                f"{goal.figure} / {goal.peer}",
+                *(each.cell(goal.figure, goal.peer) for each in placements),
+            )
+            for goal in self.goals
         ]
-        where = (each.placement for each in placements)
-        yield ReportTable(self.TITLE, ("", *where), (times, goals))
-
-    def notes(self) -> Iterator[str]:
-        """Yield who could not be measured, and why."""
-        placements = self.placements
-        reasons = {name: why for p in placements for name, why in p.refusals.items()}
-        for name, why in reasons.items():
-            yield f"{name} was not measured: {why}"
-
-    def bars(self) -> Bars:
-        """Return a group for each contender, a bar for each placement."""
-        return {
-            title: {p.placement: p.us[name] for p in self.placements if name in p.us}
-            for name, title in self.CONTENDERS.items()
-        }
+        headings = ("", *(each.name for each in placements))
+        reasons = {n: why for each in placements for n, why in each.refusals.items()}
+        refused = [f"{n} was not measured: {why}" for n, why in reasons.items()]
+        return BenchReport(
+            documented(
+                rounds,
+                installed_versions(*self.packages),
+                placements=[each.record("placement") for each in placements],
+                **self.fields,
+            ),
+            [ReportTable(self.title, headings, (times, goals))],
+            [*self.notes, *refused],
+            {
+                title: {p.name: p.us[name] for p in placements if name in p.us}
+                for name, title in self.titles.items()
+            },
+        )

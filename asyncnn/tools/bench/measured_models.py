@@ -5,8 +5,6 @@ apart the outputs of two contenders are, and ways to await an interpreter.
 """
 
 import asyncio
-import queue
-import threading
 import time
 from collections.abc import (
     AsyncIterator,
@@ -14,13 +12,11 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -29,16 +25,14 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+import asyncnn
 from asyncnn.engine.plan import CONSTANT_LIFETIMES
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Model
 from asyncnn.input_files import call_abandonable, in_one
-from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import load
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.report import noted
-from asyncnn.tools.bench.rounds import Batches, Order
+from asyncnn.tools.bench.rounds import Batches, Order, Samples
 from asyncnn.tools.mobilenets import MOBILENETS, mobilenet_v1
 from asyncnn.tools.other_runtimes import InputKind, LiteRt
 from asyncnn.tools.samples import random_array
@@ -129,7 +123,7 @@ class ModelCandidate(NamedTuple):
     """
 
     name: str
-    named: NamedModel
+    named: asyncnn.NamedModel
     path: Path | None = None
     us: float = 0.0
 
@@ -150,7 +144,7 @@ def candidates(paths: Iterable[Path], refusals: dict[str, str]) -> list[ModelCan
     found = []
     for path in paths:
         with noted(refusals, path.stem):
-            us, named = 0.0, load(path)
+            us, named = 0.0, asyncnn.load(path)
             with suppress(AsyncnnError):
                 us = litert_us(path)
             found.append(ModelCandidate(path.stem, named, path, us))
@@ -172,7 +166,7 @@ def litert_us(path: Path, inputs: Sequence[Array] | None = None) -> float:
     return median(samples)
 
 
-def inputs_of(model: NamedModel | PreparedModel) -> list[Array]:
+def inputs_of(model: asyncnn.NamedModel | asyncnn.PreparedModel) -> list[Array]:
     """Return reproducible inputs of a model."""
     return random_inputs([(info.dimensions, info.dtype) for info in model.inputs])
 
@@ -232,29 +226,20 @@ def long_ones(models: Models) -> Models:
     return [each for each in models if each.us > LONG_US]
 
 
-def longest(models: Models) -> Models:
-    """Return the longest of these."""
-    return sorted(long_ones(models), key=lambda each: each.us)[-1:]
-
-
 def servable(models: Models) -> Models:
     """Return the ones of `SERVABLE_US` to `LONG_US`."""
     return [each for each in models if SERVABLE_US <= each.us <= LONG_US]
 
 
-def first_servable(models: Models) -> Models:
-    """Return one of these."""
-    return servable(models)[-1:]
-
-
-def heavy(models: Models) -> Models:
-    """Return the ones with weights that matter."""
-    return [each for each in models if weights_bytes(each.named.model) >= HEAVY_BYTES]
-
-
-def heavy_floats(models: Models) -> Models:
-    """Return the ones of these with inputs of floats alone."""
-    return [m for m in heavy(models) if {i.dtype.kind for i in m.named.inputs} <= {"f"}]
+def heavy(models: Models, kinds: str = "") -> Models:
+    """Return the ones with weights that matter, and inputs of some kinds if named."""
+    large = [m for m in models if weights_bytes(m.named.model) >= HEAVY_BYTES]
+    wanted = kinds and set(kinds)
+    return [
+        each
+        for each in large
+        if not wanted or {info.dtype.kind for info in each.named.inputs} <= wanted
+    ]
 
 
 LITERT = "litert"
@@ -274,53 +259,15 @@ async def in_executor(
         yield lambda: loop.run_in_executor(pool, peer.run, inputs)
 
 
-@asynccontextmanager
-async def on_one_thread(
-    peer: LiteRt, inputs: Sequence[Array]
-) -> AsyncIterator[Callable[[], Awaitable[object]]]:
-    """Await an interpreter on a thread of its own: a hand-written executor."""
-    loop = asyncio.get_running_loop()
-    asked: queue.SimpleQueue[asyncio.Future[object] | None] = queue.SimpleQueue()
-
-    def serve() -> None:
-        while (future := asked.get()) is not None:
-            answer: Callable[[], None]
-            try:
-                answer = partial(future.set_result, peer.run(inputs))
-            except Exception as error:
-                answer = partial(future.set_exception, error)
-            loop.call_soon_threadsafe(_unless_cancelled, future, answer)
-
-    def run() -> Awaitable[object]:
-        future = loop.create_future()
-        asked.put(future)
-        return future
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield run
-    finally:
-        asked.put(None)
-        thread.join()
-
-
-def _unless_cancelled(
-    future: "asyncio.Future[object]", answer: Callable[[], None]
-) -> None:
-    if not future.cancelled():
-        answer()
-
-
 def on_device(
-    prepared: PreparedModel, inputs: Sequence[Array], awaited: str = ""
+    prepared: asyncnn.PreparedModel, inputs: Sequence[Array], awaited: str = ""
 ) -> Batches:
     """Return what gives the time on the device, and that ``awaited`` if it has a name.
 
     The former is HAL Timing's ``time_on_device``, whole microseconds.
     """
 
-    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+    async def batch(runs: int) -> Samples:
         clock = time.perf_counter_ns
         found: dict[str, list[float]] = {"device": [], awaited: []}
         for _ in range(runs):

@@ -1,8 +1,7 @@
 """Executions that compute nothing: what is left is the cost of getting there.
 
 The no-op device validates models and requests in full and notifies callbacks as the HAL
-demands; outputs keep the bytes that they have. The tiny addition is what it, and other
-devices, are given.
+demands; outputs keep the bytes that they have.
 """
 
 import asyncio
@@ -11,8 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
+import asyncnn
 from asyncnn import hal
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
@@ -28,53 +26,20 @@ from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import PrepareArguments, refuse_execution
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
-from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.opening_devices import connect
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.driver.server import Server
+from asyncnn.tools.bench.made_models import LENGTH
 from asyncnn.tools.bench.processes import Pipe, process, temporary_folder, until_closed
 
-LENGTH = 4
-"""Floats in each vector of the addition."""
 
-
-def tiny_addition() -> NamedModel:
-    """Return the model that adds two vectors of four floats."""
-    builder = ModelBuilder()
-    vector = hal.Operand(hal.OperandType.TENSOR_FLOAT32, (LENGTH,))
-    x, y = (builder.input(name, vector.type, vector.dimensions) for name in "xy")
-    none = builder.scalar(hal.FusedActivationFunc.NONE)
-    total = builder.operation(hal.OperationType.ADD, [x, y, none], vector)
-    builder.output(total, "sum")
-    return builder.build()
-
-
-def cutting_model(taken: hal.Dimensions, given: hal.Dimensions) -> NamedModel:
-    """Return the model that takes floats of one shape and cuts another out of them."""
-    builder = ModelBuilder()
-    kind = hal.OperandType.TENSOR_FLOAT32
-    image = builder.input("image", kind, taken)
-    begin = builder.constant(np.zeros(len(taken), np.int32))
-    size = builder.constant(np.array(given, np.int32))
-    result = builder.operation(
-        hal.OperationType.SLICE, [image, begin, size], hal.Operand(kind, given)
-    )
-    builder.output(result, "result")
-    return builder.build()
-
-
-def addition_request(prepared: PreparedModel) -> hal.Request:
+def addition_request(prepared: asyncnn.PreparedModel) -> hal.Request:
     """Return a request for that model whose arrays are shared."""
-    x, y, total = (shared_array(LENGTH) for _ in range(3))
+    x, y, total = (asyncnn.shared_array(LENGTH) for _ in range(3))
     return RequestBuilder(prepared.inputs, prepared.outputs)([x, y], [total])
 
 
 def hal_execution(
-    prepared: PreparedModel, request: hal.Request
+    prepared: asyncnn.PreparedModel, request: hal.Request
 ) -> Callable[[], Awaitable[ExecutionResult]]:
     """Return the execution of a ready request at the HAL, awaited."""
     request = reusable(prepared.hal, request)
@@ -88,10 +53,10 @@ def hal_execution(
 
 
 @contextlib.asynccontextmanager
-async def no_op_driver_on(cpu: int) -> AsyncIterator[Device]:
+async def no_op_driver_on(cpu: int) -> AsyncIterator[asyncnn.Device]:
     """Start a driver process that publishes the no-op device on one CPU; connect."""
     with temporary_folder() as path, process(cpu, _serve, path / "driver.sock"):
-        async with connect(path / "driver.sock") as device:
+        async with asyncnn.connect(path / "driver.sock") as device:
             yield device
 
 

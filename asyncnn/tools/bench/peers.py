@@ -2,6 +2,7 @@
 
 Each is a context: it starts a process on a CPU, yields the call to be measured, and
 ends the process. A call returns what the other process answered, or an awaitable of it.
+What has to be installed raises `PeerMissingError` where it is not.
 """
 
 import asyncio
@@ -22,16 +23,15 @@ from asyncnn import hal
 from asyncnn.hal.operations.bound import Array
 from asyncnn.service import wire
 from asyncnn.tools.bench.environment import peer_module
-from asyncnn.tools.bench.noop import LENGTH
+from asyncnn.tools.bench.made_models import LENGTH
 from asyncnn.tools.bench.processes import READY, SPAWN, Pipe, process, temporary_folder
-from asyncnn.tools.bench.rounds import Call, ManyCalls
-
-_METHOD = "asyncnn.bench/echo"
+from asyncnn.tools.bench.rounds import OWN, Batches, Call, Samples, timed
 
 _grpc_aio = partial(peer_module, "grpc.aio", "grpcio", "asyncnn[bench]")
 _uvloop = partial(peer_module, "uvloop", "uvloop", "uvloop")
 _iceoryx = partial(peer_module, "iceoryx2", "iceoryx2", "iceoryx2")
 
+_SERVICE, _METHOD = "asyncnn.bench", "echo"
 _LOOKS = 64
 _LAST = 1
 
@@ -57,7 +57,7 @@ def exchanged_bytes() -> Exchange:
     executed = wire.Executed(1000, hal.ErrorStatus.NONE, shapes, hal.NO_TIMING, "")
     kind_bytes = 1
     return Exchange(
-        kind_bytes + len(wire.encode(execute)), kind_bytes + len(wire.encode(executed))
+        *(kind_bytes + len(wire.encode(each)) for each in (execute, executed))
     )
 
 
@@ -75,6 +75,15 @@ async def pipe_echo(
             return pipe.recv_bytes()
 
         yield call
+
+
+def _serve_pipe(pipe: Pipe, response: int, messages: int) -> None:
+    answer = bytes(response)
+    pipe.send_bytes(READY)
+    while True:
+        for _ in range(messages):
+            pipe.recv_bytes()
+        pipe.send_bytes(answer)
 
 
 @contextlib.asynccontextmanager
@@ -98,35 +107,26 @@ async def streams_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
             await writer.wait_closed()
 
 
-@contextlib.asynccontextmanager
-async def grpc_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
-    """A unary call of `grpc.aio` over a Unix-domain socket, bytes as they are.
+async def _serve_streams(pipe: Pipe, path: Path, exchange: Exchange) -> None:
+    answer = bytes(exchange.response)
 
-    :raises PeerMissingError: if grpcio is not installed.
-    """
-    aio = _grpc_aio()
-    request = bytes(exchange.request)
-    with temporary_folder() as folder:
-        address = f"unix:{folder / 's'}"
-        with process(cpu, _serve_grpc, address, exchange.response):
-            async with aio.insecure_channel(address) as channel:
-                method = channel.unary_unary(f"/{_METHOD}")
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readexactly(exchange.request)
+                writer.write(answer)
+        writer.close()
 
-                async def call() -> bytes:
-                    answer: bytes = await method(request)
-                    return answer
-
-                yield call
+    async with await asyncio.start_unix_server(serve, path) as server:
+        pipe.send_bytes(READY)
+        await server.serve_forever()
 
 
 @contextlib.asynccontextmanager
 async def uvloop_echo(
     client_cpu: int, cpu: int, exchange: Exchange
-) -> AsyncIterator[ManyCalls]:
-    """Streams over a Unix-domain socket on uvloop at both ends, in two processes.
-
-    :raises PeerMissingError: if uvloop is not installed.
-    """
+) -> AsyncIterator[Batches]:
+    """Streams over a Unix-domain socket on uvloop at both ends, in two processes."""
     _uvloop()
     with (
         temporary_folder() as folder,
@@ -134,20 +134,75 @@ async def uvloop_echo(
         process(client_cpu, _on_uvloop, _call_streams, folder / "s", exchange) as pipe,
     ):
 
-        def measured(runs: int) -> list[float]:
+        async def measured(runs: int) -> Samples:
             pipe.send(runs)
-            samples: list[float] = pipe.recv()
-            return samples
+            return {OWN: pipe.recv()}
 
-        yield ManyCalls(measured)
+        yield Batches(measured)
+
+
+def _on_uvloop(
+    pipe: Pipe,
+    serve: Callable[[Pipe, Path, Exchange], Coroutine[Any, Any, None]],
+    path: Path,
+    exchange: Exchange,
+) -> None:
+    with asyncio.Runner(loop_factory=_uvloop().new_event_loop) as runner:
+        runner.run(serve(pipe, path, exchange))
+
+
+async def _call_streams(pipe: Pipe, path: Path, exchange: Exchange) -> None:
+    reader, writer = await asyncio.open_unix_connection(path)
+    request = bytes(exchange.request)
+
+    async def call() -> bytes:
+        writer.write(request)
+        return await reader.readexactly(exchange.response)
+
+    batch = await timed(call)
+    pipe.send_bytes(READY)
+    while True:
+        pipe.send((await batch(pipe.recv()))[OWN])
+
+
+@contextlib.asynccontextmanager
+async def grpc_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
+    """A unary call of `grpc.aio` over a Unix-domain socket, bytes as they are."""
+    aio = _grpc_aio()
+    with temporary_folder() as folder:
+        address = f"unix:{folder / 's'}"
+        with process(cpu, _serve_grpc, address, exchange.response):
+            async with aio.insecure_channel(address) as channel:
+                method = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
+                yield partial(method, bytes(exchange.request))
+
+
+async def _serve_grpc(pipe: Pipe, address: str, response: int) -> None:
+    aio, grpc = _grpc_aio(), peer_module("grpc", "grpcio", "asyncnn[bench]")
+    answer = bytes(response)
+
+    async def echo(request: bytes, context: object) -> bytes:
+        return answer
+
+    handlers = {_METHOD: grpc.unary_unary_rpc_method_handler(echo)}
+    server = aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(_SERVICE, handlers),)
+    )
+    server.add_insecure_port(address)
+    await server.start()
+    pipe.send_bytes(READY)
+    await server.wait_for_termination()
+
+
+def _zmq() -> Any:
+    peer_module("zmq.asyncio", "pyzmq", "pyzmq")
+    return peer_module("zmq", "pyzmq", "pyzmq")
 
 
 @contextlib.asynccontextmanager
 async def zmq_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
-    """Request and reply of pyzmq over a Unix-domain socket, awaited at both ends.
-
-    :raises PeerMissingError: if pyzmq is not installed.
-    """
+    """Request and reply of pyzmq over a Unix-domain socket, awaited at both ends."""
     zmq = _zmq()
     request = bytes(exchange.request)
     with temporary_folder() as folder:
@@ -168,116 +223,6 @@ async def zmq_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
             yield call
 
 
-@contextlib.asynccontextmanager
-async def iceoryx_echo(cpu: int, exchange: Exchange) -> AsyncIterator[ManyCalls]:
-    """Request and response of iceoryx2 in shared memory, by looking again and again.
-
-    The other process only looks while calls are measured.
-
-    :raises PeerMissingError: if iceoryx2 is not installed.
-    """
-    iceoryx = _iceoryx()
-    name = f"asyncnn-bench-{os.getpid()}-{time.monotonic_ns()}"
-    request = bytes(exchange.request)
-    last = bytes([_LAST]) + request[1:]
-    with process(cpu, _serve_iceoryx, name, exchange) as pipe:
-        service = _iceoryx_service(iceoryx, name, exchange)
-        client = service.client_builder().create()
-
-        def call(data: bytes) -> bytes:
-            loan = client.loan_uninit()
-            ctypes.memmove(loan.payload_ptr, data, len(data))
-            pending = loan.assume_init().send()
-            response = _polled(pending.receive)
-            return ctypes.string_at(response.payload_ptr, exchange.response)
-
-        def measured(runs: int) -> list[float]:
-            pipe.send_bytes(READY)
-            call(request)
-            samples = []
-            for _ in range(runs):
-                started = time.perf_counter_ns()
-                call(request)
-                samples.append((time.perf_counter_ns() - started) / 1000)
-            call(last)
-            return samples
-
-        yield ManyCalls(measured)
-
-
-def _zmq() -> Any:
-    peer_module("zmq.asyncio", "pyzmq", "pyzmq")
-    return peer_module("zmq", "pyzmq", "pyzmq")
-
-
-def _serve_pipe(pipe: Pipe, response: int, messages: int) -> None:
-    answer = bytes(response)
-    pipe.send_bytes(READY)
-    while True:
-        for _ in range(messages):
-            pipe.recv_bytes()
-        pipe.send_bytes(answer)
-
-
-async def _serve_streams(pipe: Pipe, path: Path, exchange: Exchange) -> None:
-    answer = bytes(exchange.response)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            while True:
-                await reader.readexactly(exchange.request)
-                writer.write(answer)
-        writer.close()
-
-    async with await asyncio.start_unix_server(serve, path) as server:
-        pipe.send_bytes(READY)
-        await server.serve_forever()
-
-
-async def _serve_grpc(pipe: Pipe, address: str, response: int) -> None:
-    aio, grpc = _grpc_aio(), peer_module("grpc", "grpcio", "asyncnn[bench]")
-    answer = bytes(response)
-
-    async def echo(request: bytes, context: object) -> bytes:
-        return answer
-
-    service, method = _METHOD.split("/")
-    handlers = {method: grpc.unary_unary_rpc_method_handler(echo)}
-    server = aio.server()
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(service, handlers),)
-    )
-    server.add_insecure_port(address)
-    await server.start()
-    pipe.send_bytes(READY)
-    await server.wait_for_termination()
-
-
-def _on_uvloop(
-    pipe: Pipe,
-    serve: Callable[[Pipe, Path, Exchange], Coroutine[Any, Any, None]],
-    path: Path,
-    exchange: Exchange,
-) -> None:
-    with asyncio.Runner(loop_factory=_uvloop().new_event_loop) as runner:
-        runner.run(serve(pipe, path, exchange))
-
-
-async def _call_streams(pipe: Pipe, path: Path, exchange: Exchange) -> None:
-    reader, writer = await asyncio.open_unix_connection(path)
-    request = bytes(exchange.request)
-    clock = time.perf_counter_ns
-    pipe.send_bytes(READY)
-    while True:
-        samples = []
-        for _ in range(pipe.recv()):
-            started = clock()
-            writer.write(request)
-            await reader.readexactly(exchange.response)
-            samples.append((clock() - started) / 1000)
-        pipe.send(samples)
-
-
 async def _serve_zmq(pipe: Pipe, address: str, response: int) -> None:
     zmq = _zmq()
     socket = zmq.asyncio.Context().socket(zmq.REP)
@@ -289,9 +234,37 @@ async def _serve_zmq(pipe: Pipe, address: str, response: int) -> None:
         await socket.send(answer)
 
 
+@contextlib.asynccontextmanager
+async def iceoryx_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Batches]:
+    """Request and response of iceoryx2 in shared memory, by looking again and again.
+
+    The other process only looks while calls are measured.
+    """
+    iceoryx = _iceoryx()
+    name = f"asyncnn-bench-{os.getpid()}-{time.monotonic_ns()}"
+    request = bytes(exchange.request)
+    last = bytes([_LAST]) + request[1:]
+    with process(cpu, _serve_iceoryx, name, exchange) as pipe:
+        client = _iceoryx_service(iceoryx, name, exchange).client_builder().create()
+
+        def call(data: bytes) -> bytes:
+            loan = client.loan_uninit()
+            ctypes.memmove(loan.payload_ptr, data, len(data))
+            pending = loan.assume_init().send()
+            response = _polled(pending.receive)
+            return ctypes.string_at(response.payload_ptr, exchange.response)
+
+        async def measured(runs: int) -> Samples:
+            pipe.send_bytes(READY)
+            samples = await (await timed(partial(call, request)))(runs)
+            call(last)
+            return samples
+
+        yield Batches(measured)
+
+
 def _serve_iceoryx(pipe: Pipe, name: str, exchange: Exchange) -> None:
-    service = _iceoryx_service(_iceoryx(), name, exchange)
-    server = service.server_builder().create()
+    server = _iceoryx_service(_iceoryx(), name, exchange).server_builder().create()
     answer = bytes(exchange.response)
     pipe.send_bytes(READY)
     while True:
@@ -348,6 +321,12 @@ async def pipe_image(cpu: int, image: Array) -> AsyncIterator[Call]:
         yield call
 
 
+def _serve_pipe_image(pipe: Pipe) -> None:
+    pipe.send_bytes(READY)
+    while True:
+        pipe.send(cut(pipe.recv()))
+
+
 @contextlib.asynccontextmanager
 async def executor_image(cpu: int, image: Array) -> AsyncIterator[Call]:
     """`ProcessPoolExecutor` of one process with NumPy arrays, awaited."""
@@ -356,9 +335,3 @@ async def executor_image(cpu: int, image: Array) -> AsyncIterator[Call]:
         1, SPAWN, initializer=os.sched_setaffinity, initargs=(0, {cpu})
     ) as executor:
         yield lambda: loop.run_in_executor(executor, cut, image)
-
-
-def _serve_pipe_image(pipe: Pipe) -> None:
-    pipe.send_bytes(READY)
-    while True:
-        pipe.send(cut(pipe.recv()))

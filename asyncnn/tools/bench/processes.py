@@ -1,4 +1,4 @@
-"""Processes that answer the one in which a benchmark measures, and where both run."""
+"""Processes that answer the one in which a benchmark measures, and what they take."""
 
 import asyncio
 import contextlib
@@ -8,15 +8,15 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.devices import OWN_PROCESS, DeviceSettings
-from asyncnn.runtime.model_file import load
-from asyncnn.runtime.opening_devices import open_device
+import asyncnn
+from asyncnn.devices import OWN_PROCESS
 from asyncnn.tools.bench.environment import pinned
 from asyncnn.tools.bench.measured_models import inputs_of, random_inputs
 from asyncnn.tools.other_runtimes import LiteRt
@@ -29,8 +29,6 @@ SPAWN = multiprocessing.get_context("spawn")
 
 _ITERATIONS = 100_000
 """What a process computes between two looks for a message."""
-
-_STATISTICS = "/proc/{}/smaps_rollup"
 
 Pipe: TypeAlias = "Connection[Any, Any]"
 
@@ -77,23 +75,6 @@ async def until_closed(
     loop.remove_reader(pipe.fileno())
 
 
-@contextlib.contextmanager
-def telling_growth(pipe: Pipe, kib: Callable[[], int] | None = None) -> Iterator[None]:
-    """Send by how many KiB this process grows in a block, `private_kib` if not said."""
-    measured = kib or private_kib
-    gc.collect()
-    before = measured()
-    yield
-    gc.collect()
-    pipe.send(measured() - before)
-
-
-def told(serve: Callable[..., Any], *args: object) -> Any:
-    """Return what a process of its own sends once it is ready."""
-    with process(None, serve, *args) as pipe:
-        return pipe.recv()
-
-
 def _run(serve: Callable[..., Any], *args: object) -> None:
     with contextlib.suppress(EOFError):
         running = serve(*args)
@@ -137,28 +118,40 @@ def temporary_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def resident_kib(pid: int | None = None) -> int:
-    """Return the resident memory of a process, shared pages and all; None is this one.
+def memory_kib(*fields: str, pid: int | None = None) -> int:
+    """Return memory of a process by what the system calls it; None is this one.
 
     :raises OSError: if the system does not say.
     """
-    return _memory_kib("Rss:", pid=pid)
-
-
-def private_kib() -> int:
-    """Return the memory of this process that it shares with no other."""
-    return _memory_kib("Private_Clean:", "Private_Dirty:")
-
-
-def proportional_kib() -> int:
-    """Return the memory of this process, with its share of what it has with others."""
-    return _memory_kib("Pss:")
-
-
-def _memory_kib(*fields: str, pid: int | None = None) -> int:
-    with open(_STATISTICS.format(pid or "self"), encoding="ascii") as file:
+    with open(f"/proc/{pid or 'self'}/smaps_rollup", encoding="ascii") as file:
         lines = [line.split() for line in file]
     return sum(int(line[1]) for line in lines if line[0] in fields)
+
+
+resident_kib = partial(memory_kib, "Rss:")
+"""Shared pages and all."""
+
+private_kib = partial(memory_kib, "Private_Clean:", "Private_Dirty:")
+"""What it shares with no other process."""
+
+proportional_kib = partial(memory_kib, "Pss:")
+"""With its share of what it has with others."""
+
+
+@contextlib.contextmanager
+def sending_growth(pipe: Pipe, kib: Callable[[], int] = private_kib) -> Iterator[None]:
+    """Send by how many KiB this process grows in a block."""
+    gc.collect()
+    before = kib()
+    yield
+    gc.collect()
+    pipe.send(kib() - before)
+
+
+def reported(serve: Callable[..., Any], *args: object) -> Any:
+    """Return what a process of its own sends once it is ready."""
+    with process(None, serve, *args) as pipe:
+        return pipe.recv()
 
 
 async def hold_prepared(
@@ -167,17 +160,21 @@ async def hold_prepared(
     """Send the memory for a model, and hold it for as long as the pipe is open."""
     pipe.send_bytes(READY)
     settings, cache = (OWN_PROCESS, None) if folder is None else cached_in(folder)
-    opened = open_device("accelerated", settings=settings, cache_dir=cache)
+    opened = asyncnn.open_device("accelerated", settings=settings, cache_dir=cache)
     async with opened as device:
-        first = await device.prepare(load(warming))
-        await first.run(inputs_of(first))
-        with telling_growth(pipe):
-            prepared = await device.prepare(load(path))
+
+        async def held(model: Path) -> asyncnn.PreparedModel:
+            prepared = await device.prepare(asyncnn.load(model))
             await prepared.run(inputs_of(prepared))
+            return prepared
+
+        holding = [await held(warming)]
+        with sending_growth(pipe):
+            holding.append(await held(path))
         pipe.recv()
 
 
-def cached_in(folder: Path) -> tuple[DeviceSettings, Path]:
+def cached_in(folder: Path) -> tuple[asyncnn.DeviceSettings, Path]:
     """Return settings of a device whose files all lie in a folder, and its cache."""
     cache = folder / "models"
     cache.mkdir(mode=0o700, exist_ok=True)
@@ -197,7 +194,7 @@ def hold_interpreters(
     pipe.send_bytes(READY)
     first = LiteRt(warming)
     first.run(random_inputs(first.input_kinds()))
-    with telling_growth(pipe):
+    with sending_growth(pipe):
         held = [LiteRt(path) for _ in range(count)]
         inputs = random_inputs(held[0].input_kinds())
         for _ in range(steps):

@@ -1,7 +1,6 @@
-"""The models and the load that ``asyncnn bench qos`` runs."""
+"""The load that ``asyncnn bench qos`` and others run, and what stops it."""
 
 import asyncio
-import math
 import random
 import time
 from collections import defaultdict
@@ -19,22 +18,18 @@ from functools import partial
 from statistics import median
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 
+import asyncnn
 from asyncnn import hal
 from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.workspace import Frame
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.operations.sliding_windows import SAME
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.qos.alarms import Alarms
-from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.opening_devices import connect
-from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.made_models import Layers
 from asyncnn.tools.bench.processes import READY, Pipe
 from asyncnn.tools.bench.rounds import percentile
 
@@ -49,61 +44,6 @@ _TIMED_RUNS = 20
 _STOPPED_RUNS = 40
 _SERVED_US = 200_000.0
 _LEAST_REQUESTS = 4
-_FLOAT = hal.OperandType.TENSOR_FLOAT32
-
-
-class Layers(msgspec.Struct, frozen=True):
-    """A model of equal layers, each an operation with random weights of its own."""
-
-    type: hal.OperationType
-    layers: int
-    shape: Shape
-    filters: Shape
-    window: tuple[int, ...] = ()
-
-    def build(self) -> NamedModel:
-        """Return the model, with random weights."""
-        builder = ModelBuilder()
-        rng = np.random.default_rng(_SEED)
-        value = builder.input("x", _FLOAT, self.shape)
-        bias = builder.constant(np.zeros(self.filters[0], np.float32))
-        scalars = *self.window, hal.FusedActivationFunc.RELU
-        rest = [bias, *map(builder.scalar, scalars)]
-        spread = math.prod(self.filters[1:]) ** -0.5
-        for _ in range(self.layers):
-            weights = rng.normal(0, spread, self.filters).astype(np.float32)
-            inputs = [value, builder.constant(weights), *rest]
-            output = hal.Operand(_FLOAT, self.shape)
-            value = builder.operation(self.type, inputs, output)
-        builder.output(value, "y")
-        return builder.build()
-
-    def input(self) -> Array:
-        """Return a value for the input."""
-        rng = np.random.default_rng(_SEED)
-        return rng.normal(size=self.shape).astype(np.float32)
-
-
-def dense(layers: int, width: int, rows: int) -> Layers:
-    """Return dense layers of ``width``, for ``rows`` vectors at once."""
-    type_ = hal.OperationType.FULLY_CONNECTED
-    return Layers(type_, layers, (rows, width), (width, width))
-
-
-def convolutions(layers: int, side: int, channels: int = 64) -> Layers:
-    """Return convolutions of 3 x 3 over an image, as detectors have."""
-    type_, shape = hal.OperationType.CONV_2D, (1, side, side, channels)
-    return Layers(type_, layers, shape, (channels, 3, 3, channels), (SAME, 1, 1))
-
-
-BACKGROUND = dense(layers=24, width=512, rows=128)
-URGENT = dense(layers=6, width=512, rows=32)
-
-DETECTOR = convolutions(layers=70, side=64)
-"""Takes some 200 ms on one CPU."""
-
-SMALL = convolutions(layers=13, side=16)
-"""Takes some 3 ms."""
 
 
 def direct(program: Program, x: Array) -> Callable[[], bool]:
@@ -172,7 +112,7 @@ async def detect(pipe: Pipe, path: str, model: Layers, depth: int) -> None:
 
     Each message is answered once these are under way, or have ended.
     """
-    async with connect(path) as device:
+    async with asyncnn.connect(path) as device:
         prepared = await device.prepare(model.build(), priority=hal.Priority.LOW)
         run = partial(prepared.run, [model.input()])
         pipe.send_bytes(READY)
@@ -311,7 +251,7 @@ async def _ended(run: Run) -> Array:
 
 
 async def cancelled(
-    prepared: PreparedModel, inputs: Sequence[Array], after_s: float, probe: Run
+    prepared: asyncnn.PreparedModel, inputs: Sequence[Array], after_s: float, probe: Run
 ) -> Array | None:
     """Begin a run and cancel it after so many seconds; see `freed_us`."""
     task = asyncio.create_task(_is_in_time(prepared.run(inputs)))
@@ -325,7 +265,7 @@ async def cancelled(
 
 
 async def out_of_time(
-    prepared: PreparedModel, inputs: Sequence[Array], after_s: float, probe: Run
+    prepared: asyncnn.PreparedModel, inputs: Sequence[Array], after_s: float, probe: Run
 ) -> Array | None:
     """Begin a run that has so many seconds until its deadline; see `freed_us`."""
     moments: list[Array] = []

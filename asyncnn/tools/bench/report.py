@@ -1,7 +1,5 @@
 """What reports of benchmarks are made of, and how they are shown.
 
-A report is itself the JSON document.
-
 * A *contender* is who is measured; its `Figure` has a median for each round.
 * A *goal* limits the ratio of a contender's figure to its peer's. Held against figures
   it gives a *verdict*.
@@ -15,7 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 from rich.console import Console
@@ -24,7 +23,7 @@ from rich.table import Table as RichTable
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools import pages
-from asyncnn.tools.bench.environment import Environment, describe_environment, placement
+from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.rounds import Figures
 
 MICROSECONDS = "microseconds, median over the rounds of medians"
@@ -104,76 +103,154 @@ class ReportTable(NamedTuple):
         return self._replace(sections=(*self.sections, [row]))
 
 
-class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What all reports have, and what is asked of them."""
+class BenchReport(NamedTuple):
+    """The JSON document of a benchmark, and how it is shown.
 
-    environment: Environment
-    rounds: int
+    ``elsewhere`` says where it was measured if that was not in one placement.
+    """
+
+    document: dict[str, Any]
+    tables: Sequence[ReportTable]
+    notes: Sequence[str] = ()
+    bars: Bars = MappingProxyType({})
+    elsewhere: str = "in each placement"
 
     @property
     def where(self) -> str:
         """Where threads and processes ran."""
-        raise NotImplementedError
+        return str(self.document.get("placement", self.elsewhere))
 
     @property
     def met(self) -> bool:
         """Whether every goal was met that could be judged."""
-        return all(self.outcomes())
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield for each goal that could be judged whether it was met."""
-        yield from _outcomes([getattr(self, name) for name in self.__struct_fields__])
-
-    def tables(self) -> Iterable[ReportTable]:
-        """Return what was measured, as tables."""
-        raise NotImplementedError
-
-    def notes(self) -> Iterable[str]:
-        """Return lines that say what tables do not, such as who was not measured."""
-        return ()
-
-    def bars(self) -> Bars:
-        """Return what is drawn as a chart."""
-        return {}
+        sections = [rows for table in self.tables for rows in table.sections]
+        cells = [cell for rows in sections for row in rows for cell in row]
+        return all(c.met is not False for c in cells if isinstance(c, Outcome))
 
 
-def _outcomes(record: object) -> Iterator[bool]:
-    """Yield what became of the goals that are anywhere in a record."""
-    if isinstance(record, Measured):
-        yield from record.outcomes()
-    elif isinstance(record, msgspec.Struct):
-        met = getattr(record, "met", None)
-        parts = [getattr(record, name) for name in record.__struct_fields__]
-        yield from _outcomes(parts) if met is None else [met]
-    elif isinstance(record, Mapping):
-        yield from _outcomes(list(record.values()))
-    elif isinstance(record, list | tuple):
-        for each in record:
-            yield from _outcomes(each)
+def documented(
+    rounds: int, peers: Mapping[str, str] | None = None, **fields: Any
+) -> dict[str, Any]:
+    """Return a document of ``fields``; ``peers`` are versions of libraries."""
+    environment = describe_environment(**(peers or {}))
+    return {"environment": environment, "rounds": rounds, **fields}
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Contenders that were measured in the same rounds; ``us`` are their medians.
+    """What was measured of one subject, such as a model or a placement, by contender.
 
-    Those that were refused have a reason instead.
+    Those that were refused have a reason instead. ``facts`` are what else is known.
     """
 
+    name: str
     figures: Figures
-    us: dict[str, float] = {}
     verdicts: tuple[GoalVerdict, ...] = ()
     refusals: dict[str, str] = {}
+    facts: dict[str, Any] = {}
 
-    def __post_init__(self) -> None:
-        """Derive the medians from the figures."""
-        self.us.update((name, figure.us) for name, figure in self.figures.items())
+    @classmethod
+    def judged(
+        cls,
+        name: str,
+        figures: Figures,
+        goals: Iterable[Goal] = (),
+        refusals: dict[str, str] | None = None,
+        gates: bool = False,
+        **facts: Any,
+    ) -> Self:
+        """Hold figures against goals."""
+        return cls(
+            name=name,
+            figures=figures,
+            verdicts=judge(goals, figures, gates=gates),
+            refusals=refusals or {},
+            facts=facts,
+        )
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield for each goal whether it was met."""
-        yield from _outcomes(self.verdicts)
+    @property
+    def us(self) -> dict[str, float]:
+        """Medians over the rounds."""
+        return {name: figure.us for name, figure in self.figures.items()}
+
+    def record(self, key: str = "") -> dict[str, Any]:
+        """Return the part of a document, with the name under ``key`` if that is one."""
+        measured = {
+            "figures": self.figures,
+            "us": self.us,
+            "verdicts": self.verdicts,
+            "refusals": self.refusals,
+        }
+        return ({key: self.name} if key else {}) | self.facts | measured
 
     def time(self, contender: str) -> str:
         """Return the microseconds of a contender as text, a dash for none."""
         return figure_text(self.us.get(contender))
+
+    def cell(self, figure: str, peer: str, *, always: bool = False) -> Cell:
+        """Return the cell of the verdict on a figure and its peer, a dash for none.
+
+        Without one, the ratio is ``always`` there if both were measured.
+        """
+        cell = verdict_cell(self.verdicts, figure, peer)
+        if cell == "-" and always and {figure, peer} <= self.figures.keys():
+            return f"{self.figures[figure].ratio_to(self.figures[peer]):.3f}"
+        return cell
+
+    def bars(self, titles: Mapping[str, str]) -> dict[str, float]:
+        """Return microseconds by the titles of contenders."""
+        return {titles[each]: self.us[each] for each in titles if each in self.us}
+
+
+class Subjects(NamedTuple):
+    """How subjects are shown, each of which all contenders run.
+
+    A table has a row for each, and a column for each contender, and for ``others``,
+    which are goals and what has none. The document has them in its ``field``, by name
+    if that is ``named``.
+    """
+
+    titles: Mapping[str, str]
+    others: Mapping[str, Callable[[Measured], Cell]]
+    field: str = "models"
+    named: bool = False
+    title: str = MICROSECONDS
+    label: Callable[[Measured], str] = lambda subject: subject.name
+
+    def table(self, subjects: Iterable[Measured]) -> ReportTable:
+        """Return the table."""
+        rows = [
+            (
+                self.label(each),
+                *map(each.time, self.titles),
+                *(cell(each) for cell in self.others.values()),
+            )
+            for each in subjects
+        ]
+        headings = ("", *self.titles.values(), *self.others)
+        return ReportTable(self.title, headings, [rows])
+
+    def report(
+        self,
+        rounds: int,
+        where: str,
+        subjects: Sequence[Measured],
+        peers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> BenchReport:
+        """Return the report on subjects that were measured in one placement."""
+        key = "" if self.named else self.field[:-1]
+        records: Any = [each.record(key) for each in subjects]
+        if self.named:
+            names = [each.name for each in subjects]
+            records = dict(zip(names, records, strict=True))
+        return BenchReport(
+            documented(
+                rounds, peers, placement=where, **{self.field: records}, **fields
+            ),
+            [self.table(subjects)],
+            [*refusal_notes({s.name: s.refusals for s in subjects}, self.titles)],
+            {each.name: each.bars(self.titles) for each in subjects},
+        )
 
 
 def figure_text(value: float | None) -> str:
@@ -183,97 +260,9 @@ def figure_text(value: float | None) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
 
 
-class SingleReport(BenchReport, frozen=True, kw_only=True):
-    """What was measured in one placement."""
-
-    placement: str
-
-    @classmethod
-    def measured(
-        cls,
-        cpus: str,
-        rounds: int,
-        measure: Callable[[], Mapping[str, Any]],
-        peers: Mapping[str, str] | None = None,
-    ) -> Self:
-        """Have the fields measured on those CPUs; ``peers`` have versions."""
-        with placement(cpus) as where:
-            fields = measure()
-        environment = describe_environment(**(peers or {}))
-        return cls(environment=environment, rounds=rounds, placement=where, **fields)
-
-    @property
-    def where(self) -> str:
-        """The placement."""
-        return self.placement
-
-
-class Subject(Measured, frozen=True, kw_only=True):
-    """What contenders run, such as a model, and their figures with it."""
-
-    def cells(self) -> Row:
-        """Return what a table shows of it beside times: goals, and what has none."""
-        raise NotImplementedError
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield for each goal whether it was met."""
-        for cell in self.cells():
-            if isinstance(cell, Outcome) and cell.met is not None:
-                yield cell.met
-
-
-class SubjectsReport(SingleReport, frozen=True, kw_only=True):
-    """Subjects, each of which all contenders run.
-
-    The table has a row for each subject, and a column for each contender.
-    """
-
-    CONTENDERS: ClassVar[Mapping[str, str]]
-    """Headings of the contenders, in the order in which they are reported."""
-
-    OTHERS: ClassVar[Sequence[str]]
-    """Headings of what `Subject.cells` returns."""
-
-    TITLE: ClassVar[str] = MICROSECONDS
-
-    FIELD: ClassVar[str] = "models"
-    """Has the subjects by name, or those whose name is the field in the singular."""
-
-    def subjects(self) -> Mapping[str, Subject]:
-        """Return the subjects by name."""
-        found = getattr(self, self.FIELD)
-        if isinstance(found, Mapping):
-            return found
-        return {getattr(each, self.FIELD[:-1]): each for each in found}
-
-    def tables(self) -> Iterator[ReportTable]:
-        """Yield the one table."""
-        rows = [
-            (name, *map(subject.time, self.CONTENDERS), *subject.cells())
-            for name, subject in self.subjects().items()
-        ]
-        headings = ("", *self.CONTENDERS.values(), *self.OTHERS)
-        yield ReportTable(self.TITLE, headings, [rows])
-
-    def notes(self) -> Iterator[str]:
-        """Yield who could not be measured, and why."""
-        refusals = {name: each.refusals for name, each in self.subjects().items()}
-        return refusal_notes(refusals, self.CONTENDERS)
-
-    def bars(self) -> Bars:
-        """Return a group for each subject, a bar for each contender."""
-        titles = self.CONTENDERS
-        return {
-            name: {
-                titles[each]: subject.us[each] for each in titles if each in subject.us
-            }
-            for name, subject in self.subjects().items()
-        }
-
-
-def ratio_cell(ratio: str, limit: str, met: bool | None) -> Outcome:
-    """Return the cell of a ratio, with its limit if that is a goal."""
-    return Outcome(ratio if met is None else f"{ratio} {limit}", met)
+def limited(text: str, limit: str, met: bool | None = None) -> Outcome:
+    """Return the cell of a figure, with its limit if that is a goal."""
+    return Outcome(text if met is None else f"{text} {limit}", met)
 
 
 def verdict_cell(verdicts: Iterable[GoalVerdict], figure: str, peer: str) -> Cell:
@@ -281,7 +270,7 @@ def verdict_cell(verdicts: Iterable[GoalVerdict], figure: str, peer: str) -> Cel
     for verdict in verdicts:
         if (verdict.figure, verdict.peer) == (figure, peer):
             limit = f"<= {verdict.limit:.3g}"
-            return ratio_cell(f"{verdict.ratio:.3f}", limit, verdict.met)
+            return limited(f"{verdict.ratio:.3f}", limit, verdict.met)
     return "-"
 
 
@@ -382,24 +371,24 @@ def page_of(name: str, report: BenchReport) -> pages.Page:
         title=f"asyncnn bench {name}",
         parts=[*_parts(report)],
         circumstances=[
-            f"{report.rounds} rounds, {report.where}.",
-            str(report.environment),
+            f"{report.document['rounds']} rounds, {report.where}.",
+            str(report.document["environment"]),
         ],
     )
 
 
 def _parts(report: BenchReport) -> Iterator[pages.Part]:
-    bars = {label: group for label, group in report.bars().items() if group}
+    bars = {label: group for label, group in report.bars.items() if group}
     if bars:
         note = "Shorter is better; the scale is logarithmic."
         yield pages.Bars(title="Times", unit="us", groups=bars, note=note)
-    for table in report.tables():
+    for table in report.tables:
         times, *others = table.sections
         goals = [row for section in others for row in section]
         for title, rows in ((table.title, times), (f"{table.title}: goals", goals)):
             if rows:
                 yield _section(title, table.headings, rows)
-    yield from map(pages.Text, report.notes())
+    yield from map(pages.Text, report.notes)
 
 
 def _section(

@@ -5,6 +5,7 @@ is the median over the rounds of the batch medians. A ratio is the median of the
 within each round: what slows a whole round down cancels out.
 """
 
+import asyncio
 import inspect
 import time
 from collections import defaultdict
@@ -33,6 +34,9 @@ DEFAULT_BATCH_US = 60_000.0
 
 ENERGY = "'s energy"
 """Ends the name of the figure of what a contender uses."""
+
+P99 = " p99"
+"""Ends the name of the median of the percentiles of batches."""
 
 RAPL = Path("/sys/class/powercap")
 _OF_PACKAGES = "intel-rapl:[0-9]/energy_uj"
@@ -67,17 +71,13 @@ class Order(NamedTuple):
 Call: TypeAlias = Callable[[], Any]
 """Runs a contender once; what it returns may have to be awaited."""
 
-Batch: TypeAlias = Callable[[int], Awaitable[Mapping[str, Sequence[float]]]]
-"""Runs a contender so many times; returns microseconds of each run, by figure."""
+Samples: TypeAlias = Mapping[str, Sequence[float]]
+"""Microseconds of each run by figure, of which `OWN` has the contender's name."""
 
+Batch: TypeAlias = Callable[[int], Awaitable[Samples]]
+"""Runs a contender so many times."""
 
-class ManyCalls(NamedTuple):
-    """Calls that another process times, many at once.
-
-    ``measure`` takes how many to make and returns the microseconds of each.
-    """
-
-    measure: Callable[[int], list[float]]
+OWN = ""
 
 
 class Batches(NamedTuple):
@@ -92,7 +92,9 @@ class Once(NamedTuple):
     take: Callable[[], Awaitable[float | Mapping[str, float]]]
 
 
-Runs: TypeAlias = Call | ManyCalls | Batches | Once
+Runs: TypeAlias = Call | Batches | Once
+Started: TypeAlias = dict[str, Runs]
+"""What is measured, by contender."""
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -132,21 +134,26 @@ async def measure(
     rounds: int = DEFAULT_ROUNDS,
     batch_us: float = DEFAULT_BATCH_US,
     energy: bool = False,
+    per: int = 1,
+    pause_s: float = 0.0,
+    p99: bool = False,
 ) -> Figures:
     """Warm up and measure contenders; ``batch_us`` bounds each one's batches.
 
-    A batch has at least three runs, however long they take. With ``energy``, each has
-    a figure of what a run uses as well; see `energy_used`.
+    A batch has at least three runs, however long they take. A run is of ``per``
+    messages, each of which counts, and begins after ``pause_s``. Each contender may
+    have the figures of what a run uses, see `energy_used`, and of percentiles as well.
     """
-    turns = {}
+    turns: dict[str, Callable[[], Awaitable[Mapping[str, float]]]] = {}
     for name, contender in contenders.items():
         if isinstance(contender, Once):
             turns[name] = partial(_taken, name, contender)
             continue
-        batch = await timed(name, contender)
-        if energy:
-            batch = metered(name + ENERGY, batch)
-        turns[name] = partial(_medians, batch, await _warm_up(batch, batch_us))
+        batch = await timed(contender)
+        if pause_s:
+            batch = partial(_paused, batch, pause_s)
+        runs = await _warm_up(batch, batch_us)
+        turns[name] = partial(_summed_up, name, batch, runs, energy, per, p99)
     values: defaultdict[str, list[float]] = defaultdict(list)
     for each in (await in_rounds(turns, rounds)).values():
         for figures in each:
@@ -160,9 +167,25 @@ async def _taken(name: str, contender: Once) -> Mapping[str, float]:
     return taken if isinstance(taken, Mapping) else {name: taken}
 
 
-async def _medians(batch: Batch, runs: int) -> Mapping[str, float]:
+async def _summed_up(
+    name: str, batch: Batch, runs: int, energy: bool, per: int, p99: bool
+) -> Mapping[str, float]:
+    before = energy_used() if energy else 0.0
     samples = await batch(runs)
-    return {figure: median(each) for figure, each in samples.items()}
+    found = {key or name: median(each) / per for key, each in samples.items()}
+    if energy:
+        found[name + ENERGY] = max(energy_used() - before, 0.0) / runs
+    if p99:
+        found[name + P99] = percentile(samples[OWN], 0.99) / per
+    return found
+
+
+async def _paused(batch: Batch, pause_s: float, runs: int) -> Samples:
+    samples: list[float] = []
+    for _ in range(runs):
+        await asyncio.sleep(pause_s)
+        samples.extend((await batch(1))[OWN])
+    return {OWN: samples}
 
 
 async def _warm_up(batch: Batch, batch_us: float) -> int:
@@ -192,54 +215,35 @@ def rotated(items: Sequence[T], by: int) -> list[T]:
     return [*items[start:], *items[:start]]
 
 
-async def timed(figure: str, call: Call | ManyCalls | Batches) -> Batch:
+async def timed(call: Call | Batches) -> Batch:
     """Return the batch of whatever is called; try it, as it may have to be awaited."""
     if isinstance(call, Batches):
         return call.run
-    if isinstance(call, ManyCalls):
-        return partial(_many, figure, call)
     first: Any = call()
-    if not inspect.isawaitable(first):
-        return partial(_called, figure, call)
-    await first
-    return partial(_awaited, figure, call)
+    is_awaited = inspect.isawaitable(first)
+    if is_awaited:
+        await first
+    return partial(_awaited if is_awaited else _called, call)
 
 
-async def _many(
-    figure: str, calls: ManyCalls, runs: int
-) -> Mapping[str, Sequence[float]]:
-    return {figure: calls.measure(runs)}
-
-
-async def _called(figure: str, call: Call, runs: int) -> Mapping[str, Sequence[float]]:
+async def _called(call: Call, runs: int) -> Samples:
     clock = time.perf_counter_ns
     samples = []
     for _ in range(runs):
         started = clock()
         call()
         samples.append((clock() - started) / 1000)
-    return {figure: samples}
+    return {OWN: samples}
 
 
-async def _awaited(figure: str, call: Call, runs: int) -> Mapping[str, Sequence[float]]:
+async def _awaited(call: Call, runs: int) -> Samples:
     clock = time.perf_counter_ns
     samples = []
     for _ in range(runs):
         started = clock()
         await call()
         samples.append((clock() - started) / 1000)
-    return {figure: samples}
-
-
-def metered(figure: str, batch: Batch) -> Batch:
-    """Return ``batch`` with another ``figure``: the energy of each run."""
-
-    async def run(runs: int) -> Mapping[str, Sequence[float]]:
-        before = energy_used()
-        times = await batch(runs)
-        return {**times, figure: [max(energy_used() - before, 0.0) / runs]}
-
-    return run
+    return {OWN: samples}
 
 
 def energy_used() -> float:

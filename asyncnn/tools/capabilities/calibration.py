@@ -34,16 +34,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, ENERGY, measure
-from asyncnn.tools.capabilities.few_operations import (
-    booleans,
-    boxes,
-    choices,
-    integers,
-    loop,
-    symmetric,
-    symmetric_16_bit,
-    symmetric_per_channel,
-)
+from asyncnn.tools.capabilities import few_operations
 from asyncnn.tools.capabilities.network import Workload, network
 from asyncnn.tools.other_runtimes import litert_version
 from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel
@@ -186,15 +177,15 @@ def workloads() -> tuple[Workload, ...]:
         network(ReferenceWorkload.TENSOR_FLOAT32, f32),
         network(ReferenceWorkload.RELAXED_FLOAT32, f32, relaxed=True),
         network(ReferenceWorkload.TENSOR_FLOAT16, f16),
-        integers(),
-        booleans(),
+        few_operations.integers(),
+        few_operations.booleans(),
         *(network(ReferenceWorkload[type_.name], type_) for type_ in codes),
-        symmetric(),
-        symmetric_per_channel(),
-        symmetric_16_bit(),
-        boxes(),
-        choices(),
-        loop(),
+        few_operations.symmetric(),
+        few_operations.symmetric_per_channel(),
+        few_operations.symmetric_16_bit(),
+        few_operations.boxes(),
+        few_operations.choices(),
+        few_operations.loop(),
     )
 
 

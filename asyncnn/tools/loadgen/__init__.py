@@ -1,8 +1,8 @@
 """MLPerf's LoadGen, with this project and what users would write as systems under test.
 
 LoadGen decides when queries come, measures, and judges whether a run is valid; nothing
-of that is changed here. `judge` runs it, `systems` and `ways` are this project's,
-`users_systems` what users would write, `comparing` holds one against the other.
+of that is changed here. `judge` runs it, `systems` and `ways` are this project's
+and what users would write, `comparing` holds one against the other.
 
 Needs mlcommons-loadgen: pip install asyncnn[loadgen].
 """

@@ -19,38 +19,14 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.interpreter_hooks import building_large, freezing_allowed
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
+from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.bench.measured_models import litert_us
-from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import rotated
-from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, users_systems
-from asyncnn.tools.loadgen.comparison_report import (
-    AT_ONCE,
-    AT_ONCE_BY_LOOP,
-    AWAITED,
-    BLOCKING,
-    BOUNDS,
-    BURST,
-    BURST_BY_LOOP,
-    CEILING,
-    EXECUTOR,
-    OFFLINE,
-    REMOTE,
-    SINGLE,
-    THREADSAFE,
-    TINY,
-    TO_THREAD,
-    TWO_THREADS,
-    ComparedSection,
-    PassFigures,
-    SystemsReport,
-    systems_of,
-)
+from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, ways
+from asyncnn.tools.loadgen import comparison_report as report
 from asyncnn.tools.loadgen.judge import judged
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import System
-from asyncnn.tools.loadgen.ways import BURST as BURST_PATH
-from asyncnn.tools.loadgen.ways import REMOTE as REMOTE_TRANSPORT
-from asyncnn.tools.loadgen.ways import QueryWay, check_model, opened, system_of
 
 _STEP, _STEPS = 0.95, 5
 """Rates that are tried: powers of the one, below a highest one; searched so often."""
@@ -75,30 +51,30 @@ class SystemsComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     def systems_in(self, section: str) -> list[str]:
         """Return the systems that are measured in a section."""
-        found = systems_of(section)
+        found = report.systems_of(section)
         return [each for each in found if not self.systems or each in self.systems]
 
 
 async def compared(
     comparison: SystemsComparison, announce: Announce = iter
-) -> SystemsReport:
+) -> report.SystemsReport:
     """Measure everything.
 
     :raises AsyncnnError: if a model cannot be loaded, or an execution fails.
     """
     refusals: dict[str, str] = {}
-    sections: list[ComparedSection] = []
+    sections: list[report.ComparedSection] = []
     subjects = [
         (f"{name}: {section}", name, section)
         for section in comparison.sections
-        for name in (("addition",) if section == TINY else comparison.models)
+        for name in (("addition",) if section == report.TINY else comparison.models)
     ]
     by_title = {title: (name, section) for title, name, section in subjects}
     for title in announce(list(by_title)):
         name, section = by_title[title]
         subject = _Subject(comparison, name, section, refusals)
         sections.append((await subject.measured()).judged())
-    return SystemsReport(
+    return report.SystemsReport(
         describe_environment(**installed_versions("ai-edge-litert", "onnxruntime")),
         version("mlcommons-loadgen"),
         tuple(sections),
@@ -121,7 +97,7 @@ class _Subject:
         self._refusals = refusals
         self._path = comparison.models.get(name)
         self._named = tiny_addition() if self._path is None else load(self._path)
-        check_model(self._named)
+        ways.check_model(self._named)
         self._library = Library.random(self._named)
         self._own_s = (
             1e-6
@@ -129,19 +105,21 @@ class _Subject:
             else litert_us(self._path, self._library.inputs[0]) * 1e-6
         )
 
-    async def measured(self) -> ComparedSection:
+    async def measured(self) -> report.ComparedSection:
         """Measure all passes."""
         comparison, section = self._comparison, self._section
-        is_short = section in (SINGLE, TINY)
+        is_short = section in (report.SINGLE, report.TINY)
         passes = comparison.rounds if is_short else comparison.passes
-        bound_s = BOUNDS.get(section, 0) * self._own_s
+        bound_s = report.BOUNDS.get(section, 0) * self._own_s
         async with AsyncExitStack() as stack:
             # A full collection of all that this command has loaded takes 50 ms, which
             # would count against the system that it hits.
             stack.enter_context(freezing_allowed())
             with building_large():
                 systems = await self._systems(stack)
-            found: dict[str, list[PassFigures | None]] = {name: [] for name in systems}
+            found: dict[str, list[report.PassFigures | None]] = {
+                name: [] for name in systems
+            }
             for number in range(passes):
                 turns = rotated(list(systems), number)
                 if bound_s:
@@ -152,12 +130,14 @@ class _Subject:
                 for name in turns:
                     verdict = await self._run(systems[name], self._settings())
                     found[name].append(_figures(verdict))
-        return ComparedSection(
+        return report.ComparedSection(
             section, self._name, bound_s * 1e6, comparison.queries, found
         )
 
     def _settings(self) -> Settings:
-        scenario = Scenario.OFFLINE if self._section == OFFLINE else SINGLE
+        scenario = (
+            Scenario.OFFLINE if self._section == report.OFFLINE else report.SINGLE
+        )
         return Settings(
             scenario=Scenario(scenario),
             queries=self._comparison.queries,
@@ -171,7 +151,7 @@ class _Subject:
 
     async def _searched(
         self, systems: dict[str, System], turns: Sequence[str], bound_s: float
-    ) -> dict[str, PassFigures | None]:
+    ) -> dict[str, report.PassFigures | None]:
         """Search the highest valid rate of every system, a step of each in turn."""
         searches = {}
         for name in turns:
@@ -211,40 +191,38 @@ class _Subject:
 
     async def _open(self, name: str, stack: AsyncExitStack) -> System:
         library, path = self._library, self._path
-        if name in (AT_ONCE, AT_ONCE_BY_LOOP):
-            by_loop = name == AT_ONCE_BY_LOOP
-            entered: Any = users_systems.at_once_system(by_loop=by_loop)
+        if name in (report.AT_ONCE, report.AT_ONCE_BY_LOOP):
+            by_loop = name == report.AT_ONCE_BY_LOOP
+            entered: Any = ways.at_once_system(by_loop=by_loop)
         elif name in _WAYS:
             way = _WAYS[name]
             device = await stack.enter_async_context(
-                opened(self._comparison.device, way.transport)
+                ways.opened(self._comparison.device, way.transport)
             )
             prepared = await device.prepare(self._named)
             scenario = Scenario.SINGLE_STREAM
-            if self._section not in (SINGLE, TINY):
+            if self._section not in (report.SINGLE, report.TINY):
                 scenario = Scenario.SERVER
-            entered = system_of(prepared, library, way, scenario)
+            entered = ways.system_of(prepared, library, way, scenario)
         else:
             assert path is not None
             entered = {
-                EXECUTOR: partial(users_systems.executor_system, path, library, 1),
-                TWO_THREADS: partial(users_systems.executor_system, path, library, 2),
-                TO_THREAD: partial(
-                    users_systems.to_thread_system, self._named, library
-                ),
-                CEILING: partial(users_systems.threads_system, path, library, 2),
+                report.EXECUTOR: partial(ways.executor_system, path, library, 1),
+                report.TWO_THREADS: partial(ways.executor_system, path, library, 2),
+                report.TO_THREAD: partial(ways.to_thread_system, self._named, library),
+                report.CEILING: partial(ways.threads_system, path, library, 2),
             }[name]()
         system: System = await stack.enter_async_context(entered)
         return system
 
 
 _WAYS = {
-    THREADSAFE: QueryWay(),
-    AWAITED: QueryWay(path="async"),
-    BURST: QueryWay(transport=REMOTE_TRANSPORT, path=BURST_PATH),
-    REMOTE: QueryWay(transport=REMOTE_TRANSPORT, path="async"),
-    BLOCKING: QueryWay(transport=REMOTE_TRANSPORT, path=BURST_PATH),
-    BURST_BY_LOOP: QueryWay(path=BURST_PATH, by_loop=True),
+    report.THREADSAFE: ways.QueryWay(),
+    report.AWAITED: ways.QueryWay(path="async"),
+    report.BURST: ways.QueryWay(transport=ways.REMOTE, path=ways.BURST),
+    report.REMOTE: ways.QueryWay(transport=ways.REMOTE, path="async"),
+    report.BLOCKING: ways.QueryWay(transport=ways.REMOTE, path=ways.BURST),
+    report.BURST_BY_LOOP: ways.QueryWay(path=ways.BURST, by_loop=True),
 }
 
 
@@ -254,7 +232,7 @@ class _Search:
     def __init__(self, most: float) -> None:
         self._most = most * 1.1  # a queue that is never empty has its own costs
         self._low, self._high = 0, 2**_STEPS
-        self.best: PassFigures | None = None
+        self.best: report.PassFigures | None = None
 
     @property
     def rate(self) -> float:
@@ -274,8 +252,10 @@ class _Search:
             self.best = figures
 
 
-def _figures(verdict: LoadGenVerdict) -> PassFigures | None:
+def _figures(verdict: LoadGenVerdict) -> report.PassFigures | None:
     if not verdict.valid:
         return None
     rate = verdict.target_qps if verdict.scenario == Scenario.SERVER else verdict.rate
-    return PassFigures(rate or 0.0, verdict.p50_us, verdict.p90_us, verdict.p99_us)
+    return report.PassFigures(
+        rate or 0.0, verdict.p50_us, verdict.p90_us, verdict.p99_us
+    )

@@ -34,13 +34,13 @@ from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import form_for
 from asyncnn.service.process import peer_of, running_driver, socket_address
-from asyncnn.tools.bench.onnx_models import OnnxRuntime, onnx_file
 from asyncnn.tools.bench.processes import resident_kib
 from asyncnn.tools.comparison import as_model_gives
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.mlts.suite_models import SuiteModel
 from asyncnn.tools.mlts.suite_records import Preparation, rounded
 from asyncnn.tools.mlts.trials import Trial
+from asyncnn.tools.onnx_writer import OnnxRuntime, onnx_file
 from asyncnn.tools.other_runtimes import (
     LiteRt,
     OnnxFile,
@@ -166,7 +166,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         :raises AsyncnnError: if it cannot be prepared, or run.
         """
         assert model.trial is not None
-        before = _resident_kib(self.pid)
+        before = _resident_kib(pid=self.pid)
         us: list[float] = []
         with _timed(us):
             prepared = await self.device.prepare(load(model.path))
@@ -380,11 +380,11 @@ def _is_worth_repeating(us: Sequence[float]) -> bool:
 def _resident_kib(pid: int | None = None) -> int | None:
     gc.collect()
     try:
-        return resident_kib(pid)
+        return resident_kib(pid=pid)
     except OSError:
         return None
 
 
 def _growth_kib(before: int | None, pid: int | None = None) -> int | None:
-    after = _resident_kib(pid)
+    after = _resident_kib(pid=pid)
     return None if before is None or after is None else max(0, after - before)

@@ -20,7 +20,7 @@ from typing import Any, Self
 import msgspec
 
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.tools.bench.rounds import Batch, rotated, timed
+from asyncnn.tools.bench.rounds import OWN, Batch, rotated, timed
 from asyncnn.tools.mlts.contenders import (
     CALL,
     LITERT,
@@ -99,8 +99,6 @@ def _number(file: Path) -> int:
 
 ROUNDS = 5
 
-_FIGURE = "us"
-
 _AT_ONCE_US = 250_000.0
 """Of runs that cannot be cancelled in between."""
 
@@ -152,7 +150,7 @@ class _Entry:
             def once() -> Any:
                 return call(next(feeds))
 
-            self.batch = await timed(_FIGURE, once)
+            self.batch = await timed(once)
         except AsyncnnError as error:
             self.refusal = str(error)
             return
@@ -178,7 +176,7 @@ class _Entry:
         at_once = ceil(_AT_ONCE_US / max(self.least_us, 1e-3))
         try:
             for first in range(0, runs, at_once):
-                us += (await self.batch(min(at_once, runs - first)))[_FIGURE]
+                us += (await self.batch(min(at_once, runs - first)))[OWN]
                 # What runs on this thread awaits nothing, and is cancelled here alone.
                 await sleep(0)
         except AsyncnnError as error:

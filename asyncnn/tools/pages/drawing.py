@@ -16,21 +16,8 @@ from typing import Any
 
 import msgspec
 
-from asyncnn.tools.pages import (
-    Bars,
-    Column,
-    Distributions,
-    DrawnGraph,
-    History,
-    Judged,
-    Page,
-    Part,
-    SortableTable,
-    Text,
-    Value,
-    graphs,
-    plots,
-)
+from asyncnn.tools import pages
+from asyncnn.tools.pages import graphs, plots
 from asyncnn.tools.pages.scales import DASH, figure
 
 _DATA = re.compile(
@@ -42,7 +29,7 @@ _SHORT = 24
 _MET = {True: "met", False: "missed"}
 
 
-def draw(page: Page) -> str:
+def draw(page: pages.Page) -> str:
     """Return the HTML text of a page.
 
     :raises ValueError: if a graph has edges in a circle or to nodes that are not
@@ -51,7 +38,7 @@ def draw(page: Page) -> str:
     return "\n".join(_lines(page)) + "\n"
 
 
-def load_page(html: str) -> Page:
+def load_page(html: str) -> pages.Page:
     """Return the page of which `draw` made a text.
 
     :raises ValueError: if `draw` did not make it.
@@ -59,7 +46,7 @@ def load_page(html: str) -> Page:
     found = _DATA.search(html)
     if found is None:
         raise ValueError("the file is no page of asyncnn: it has no data")
-    return msgspec.json.decode(found[1], type=Page)
+    return msgspec.json.decode(found[1], type=pages.Page)
 
 
 @cache
@@ -68,7 +55,7 @@ def asset(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text("utf-8")
 
 
-def _lines(page: Page) -> Iterator[str]:
+def _lines(page: pages.Page) -> Iterator[str]:
     script = "\n" + asset("page.js")
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = (
@@ -94,8 +81,10 @@ def _lines(page: Page) -> Iterator[str]:
     yield f"<script>{script}</script>\n</body>\n</html>"
 
 
-def _contents(parts: Sequence[Part]) -> Iterator[str]:
-    titled = [(n, p.title) for n, p in enumerate(parts) if not isinstance(p, Text)]
+def _contents(parts: Sequence[pages.Part]) -> Iterator[str]:
+    titled = [
+        (n, p.title) for n, p in enumerate(parts) if not isinstance(p, pages.Text)
+    ]
     if len(titled) < 3:
         return
     yield '<nav aria-label="Contents"><ul>'
@@ -104,8 +93,8 @@ def _contents(parts: Sequence[Part]) -> Iterator[str]:
     yield "</ul></nav>"
 
 
-def _part(number: int, part: Part) -> Iterator[str]:
-    if isinstance(part, Text):
+def _part(number: int, part: pages.Part) -> Iterator[str]:
+    if isinstance(part, pages.Text):
         for paragraph in re.split(r"\n\s*\n", part.text.strip()):
             yield f"<p>{escape(paragraph)}</p>"
         return
@@ -117,7 +106,7 @@ def _part(number: int, part: Part) -> Iterator[str]:
     yield "</section>"
 
 
-def _table(table: SortableTable) -> Iterator[str]:
+def _table(table: pages.SortableTable) -> Iterator[str]:
     yield '<p class="tools"><span class="controls" hidden>'
     yield '<input type="search" placeholder="Filter rows" '
     yield f'aria-label="Filter rows of {escape(table.title)}"> '
@@ -135,18 +124,18 @@ def _table(table: SortableTable) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _heading(column: Column, has_numbers: bool) -> str:
+def _heading(column: pages.Column, has_numbers: bool) -> str:
     number = ' class="number"' if has_numbers else ""
     unit = f" <small>{escape(column.unit)}</small>" if column.unit else ""
     title = f' title="{escape(column.help)}"' if column.help else ""
     return f'<th scope="col"{number}{title}>{escape(column.heading)}{unit}</th>'
 
 
-def _cell(cell: Value, column: Column, place: int) -> str:
+def _cell(cell: pages.Value, column: pages.Column, place: int) -> str:
     kind = "th" if place == 0 else "td"
     attributes = ' scope="row"' if place == 0 else ""
     number = ' class="number"' if place else ""  # the first names the row
-    if isinstance(cell, Judged):
+    if isinstance(cell, pages.Judged):
         text = escape(cell.text)
         if cell.met is not None:
             word = _MET[cell.met]
@@ -166,9 +155,9 @@ def _cell(cell: Value, column: Column, place: int) -> str:
 
 
 _DRAWN: Mapping[type, Callable[[Any], Iterator[str]]] = {
-    SortableTable: _table,
-    Distributions: plots.distributions,
-    Bars: plots.bars,
-    History: plots.history,
-    DrawnGraph: graphs.graph,
+    pages.SortableTable: _table,
+    pages.Distributions: plots.distributions,
+    pages.Bars: plots.bars,
+    pages.History: plots.history,
+    pages.DrawnGraph: graphs.graph,
 }

@@ -18,7 +18,7 @@ from asyncnn.runtime.framework import Fallback, planning
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
 from asyncnn.runtime.framework.partition import divide
 from asyncnn.runtime.framework.partition_preparing import MOST_AT_ONCE
-from asyncnn.tools.bench.activities import long_model
+from asyncnn.tools.bench.made_models import long_model
 from tests.runtime.framework.crippled import CrippledDevice
 from tests.runtime.framework.mixed import (
     FLOATS,

@@ -8,14 +8,9 @@ import pytest
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench import accelerated_contenders as contenders
 from asyncnn.tools.bench import bench_accelerated, measured_models, qos_load, rounds
-from asyncnn.tools.bench.bench_accelerated import (
-    SECTIONS,
-    AcceleratedReport,
-    judge_section,
-)
-from asyncnn.tools.bench.environment import describe_environment
+from asyncnn.tools.bench.bench_accelerated import SECTIONS, judge_section, reported
+from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.bench.measured_models import ModelCandidate
-from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import Figure, Order
 from asyncnn.tools.mobilenets import mobilenet_v1
 from tests.tools.bench.made_up import figures
@@ -81,7 +76,7 @@ def test_what_litert_takes_decides_on_the_goals_of_a_model(
     # What it took when the models were sorted does not matter where it is measured.
     result = judge_section("alone", candidate(1.0), measured, {})
     assert {(v.figure, v.peer): v.limit for v in result.verdicts} == judged
-    assert result.ratios["awaited / to_thread"] == 1.0
+    assert result.facts["ratios"]["awaited / to_thread"] == 1.0
 
 
 @pytest.mark.parametrize(("gates", "met"), [(False, False), (True, True)])
@@ -95,7 +90,7 @@ def test_gates_are_wider(gates: bool, met: bool) -> None:
 def test_a_ratio_is_the_median_of_those_of_the_rounds() -> None:
     measured = {"cached": Figure((1.0, 20.0, 3.0)), "anew": Figure((2.0, 10.0, 30.0))}
     result = judge_section("cached", candidate(0), measured, {})
-    assert result.values == {"cached": 3.0, "anew": 10.0}
+    assert result.us == {"cached": 3.0, "anew": 10.0}
     assert result.verdicts[0].ratio == 0.5
     assert not result.verdicts[0].met
 
@@ -105,16 +100,11 @@ def test_a_figure_without_its_peer_is_not_judged_and_the_reason_is_told() -> Non
     refusals = {"to_thread": "not here"}
     result = judge_section("serving", candidate(300), measured, refusals)
     assert result.verdicts == ()
-    report = AcceleratedReport(
-        environment=describe_environment(),
-        rounds=1,
-        sections={"serving": (result,)},
-        placements={"serving": "anywhere"},
-        refusals={},
-    )
+    placements = {"serving": "anywhere"}
+    report = reported(1, {"serving": [result]}, placements, {})
     assert report.met
-    assert any("not here" in note for note in report.notes())
-    (values, ratios) = report.tables()
+    assert any("not here" in note for note in report.notes)
+    (values, ratios) = report.tables
     assert values.sections[0][0][1] == "1.0"
     assert set(ratios.sections[0][0][1:]) == {"-"}
 
@@ -161,9 +151,9 @@ def test_what_cannot_be_measured_is_told_with_the_reason(
     report = bench_accelerated.bench(
         Order(tmp_path, mobilenet=False, section=["tiny", "serving"])
     )
-    (measured,) = report.sections["tiny"]
-    assert set(measured.refusals.values()) == {"it is odd"}
-    notes = "\n".join(report.notes())
+    (measured,) = report.document["sections"]["tiny"]
+    assert set(measured["refusals"].values()) == {"it is odd"}
+    notes = "\n".join(report.notes)
     assert "odd cannot be imported: " in notes
     assert "serving: no model suits it" in notes
     assert "it is odd" in notes
@@ -196,17 +186,17 @@ class TestMeasuring:
         report = bench_accelerated.bench(
             Order(file, mobilenet=False, rounds=1, section=[section])
         )
-        assert msgspec.json.encode(report)
-        (measured,) = report.sections[section]
+        assert msgspec.json.encode(report.document)
+        (measured,) = report.document["sections"][section]
         left_out = {
             name
             for name in SECTIONS[section].contenders
-            if name.startswith(("onnx", "to_thread")) and measured.refusals
+            if name.startswith(("onnx", "to_thread")) and measured["refusals"]
         }
         known = set(SECTIONS[section].contenders) - left_out
-        assert known - {"inline"} <= set(measured.values)
-        assert section in report.placements
-        assert all(value >= 0 for value in measured.values.values())
+        assert known - {"inline"} <= set(measured["values"])
+        assert section in report.document["placements"]
+        assert all(value >= 0 for value in measured["values"].values())
 
     def test_one_run_at_a_time(self, file: Path) -> None:
         self.check(file, "alone")

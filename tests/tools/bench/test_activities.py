@@ -5,14 +5,8 @@ import pytest
 
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.tools.bench.activities import (
-    LAYOUTS,
-    Sizes,
-    large_input,
-    long_model,
-    long_models_input,
-    wide_model,
-)
+from asyncnn.tools.bench.activities import LAYOUTS, Sizes, large_input
+from asyncnn.tools.bench.made_models import long_model, long_models_input, wide_model
 
 SHAPE = (3, 4096)
 

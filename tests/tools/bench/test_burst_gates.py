@@ -7,17 +7,17 @@ a gate counts as passed if it was in one of a few attempts.
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from asyncnn.fmq import IS_COMPILED
-from asyncnn.tools.bench.bench_burst import BurstReport
 
 ATTEMPTS = 4
 
 
-def measure(report: Path) -> BurstReport:
+def measure(report: Path) -> dict[str, Any]:
     command = ["bench", "burst", "--gates", "--rounds", "5", "--json", str(report)]
     subprocess.run(
         [sys.executable, "-m", "asyncnn", *command],
@@ -25,7 +25,7 @@ def measure(report: Path) -> BurstReport:
         capture_output=True,
         timeout=300,
     )
-    return msgspec.json.decode(report.read_bytes(), type=BurstReport)
+    return msgspec.json.decode(report.read_bytes())
 
 
 @pytest.mark.alone
@@ -37,17 +37,17 @@ def test_every_gate_is_passed(tmp_path: Path) -> None:
     for attempt in range(ATTEMPTS):
         report = measure(tmp_path / "report.json")
         verdicts = [
-            (placed.placement, verdict)
-            for placed in report.placements
-            for verdict in placed.verdicts
+            (placed["placement"], verdict)
+            for placed in report["placements"]
+            for verdict in placed["verdicts"]
         ]
-        if report.headline is not None:
-            verdicts.append(("all placements", report.headline))
+        if report["headline"] is not None:
+            verdicts.append(("all placements", report["headline"]))
         assert len(verdicts) >= 6
         missed = {
-            (placement, verdict.figure, verdict.peer): verdict.ratio
+            (placement, verdict["figure"], verdict["peer"]): verdict["ratio"]
             for placement, verdict in verdicts
-            if not verdict.met
+            if not verdict["met"]
         }
         closed = {
             gate: ratio

@@ -28,7 +28,7 @@ from asyncnn.tools.bench.bench_burst import (
     queue_echo,
     queue_stream,
 )
-from asyncnn.tools.bench.bench_waits import FENCE, execute_call, image_call
+from asyncnn.tools.bench.bench_waits import execute_call, fence, image_call
 from asyncnn.tools.bench.benches import Place
 from asyncnn.tools.bench.environment import (
     CpuPair,
@@ -49,7 +49,7 @@ from asyncnn.tools.bench.peers import (
     uvloop_echo,
     zmq_echo,
 )
-from asyncnn.tools.bench.rounds import Call, ManyCalls
+from asyncnn.tools.bench.rounds import OWN, Batches, Call
 
 CPU = min(os.sched_getaffinity(0))
 
@@ -90,9 +90,9 @@ class TestEchoes:
     async def test_many_calls_are_timed_at_once(self, peer: Peer, package: str) -> None:
         pytest.importorskip(package)
         async with peer(CPU, EXCHANGE) as calls:
-            assert isinstance(calls, ManyCalls)
+            assert isinstance(calls, Batches)
             for runs in (3, 1):
-                samples = calls.measure(runs)
+                samples = (await calls.run(runs))[OWN]
                 assert len(samples) == runs
                 assert min(samples) > 0
 
@@ -161,15 +161,16 @@ async def test_every_part_does_its_part() -> None:
         assert result() is NO_TIMING
 
 
+WAITS = fence.groups
 STREAMS = ("pipeline", "one_by_one", "queues")
 
 
 class TestContenders:
-    @pytest.mark.parametrize("name", FENCE.contenders)
+    @pytest.mark.parametrize("name", WAITS)
     async def test_each_wait_ends_and_delivers(self, name: str) -> None:
         async with AsyncExitStack() as stack, asyncio.timeout(60):
             place = Place(stack, CpuPair(CPU, CPU))
-            wait = await place.opened(FENCE.contenders[name](place))
+            wait = await place.opened(WAITS[name](place))
             for _ in range(3):
                 frame = await wait()
                 if name in STREAMS:

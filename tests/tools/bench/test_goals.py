@@ -4,43 +4,23 @@ from statistics import median
 
 import pytest
 
-from asyncnn.tools.bench.bench_burst import (
-    GOALS,
-    MILLISECOND,
-    PIPE,
-    PIPE_STREAM,
-    QUEUE,
-    QUEUE_BATCHES,
-    QUEUE_HOGS,
-    judge_burst,
-    judge_headline,
-)
-from asyncnn.tools.bench.bench_files import (
-    MATTERS_ABOVE_BYTES,
-    MATTERS_ABOVE_US,
-    CachedModel,
-)
-from asyncnn.tools.bench.bench_kernels import CASES, judge_kernel, judge_median
-from asyncnn.tools.bench.bench_models import DEVICE, goals_for, judge_model
-from asyncnn.tools.bench.bench_qos import (
-    Beside,
-    Misses,
-    Overhead,
-    UrgentLatency,
-    judge_beside,
-    judge_qos,
-)
-from asyncnn.tools.bench.bench_waits import AWAITING_GOAL, FENCE_GOALS, SERVICE_GOALS
+from asyncnn.tools.bench.bench_burst import BURSTS, with_headline
+from asyncnn.tools.bench.bench_files import CACHE, MATTERS_ABOVE_BYTES, MATTERS_ABOVE_US
+from asyncnn.tools.bench.bench_kernels import CASES, judged, reported
+from asyncnn.tools.bench.bench_models import goals_for, judge_model
+from asyncnn.tools.bench.bench_models import reported as models_report
+from asyncnn.tools.bench.bench_qos import judge_qos
+from asyncnn.tools.bench.bench_waits import AWAITING, fence, service
 from asyncnn.tools.bench.measured_models import LITERT, LITERT_REF, Difference
-from asyncnn.tools.bench.report import Goal, judge
-from tests.tools.bench.made_up import cached, figures
+from asyncnn.tools.bench.report import Goal, GoalVerdict, Measured, judge
+from tests.tools.bench.made_up import WHERE, bursts, cached, figures, scheduling
 
 LARGE = MATTERS_ABOVE_BYTES
 
 
 @pytest.mark.parametrize(
     "goal",
-    [AWAITING_GOAL, *FENCE_GOALS, *SERVICE_GOALS],
+    [*AWAITING.goals, *fence.goals, *service.goals],
     ids=lambda goal: f"{goal.figure}-{goal.peer}",
 )
 def test_a_goal_is_met_up_to_its_limit(goal: Goal) -> None:
@@ -51,23 +31,25 @@ def test_a_goal_is_met_up_to_its_limit(goal: Goal) -> None:
 
 
 def test_a_goal_without_its_peer_is_left_out() -> None:
-    assert judge(SERVICE_GOALS, figures(execute=1.0, image=1.0)) == ()
+    assert judge(service.goals, figures(execute=1.0, image=1.0)) == ()
 
 
 class TestBurst:
+    def judge(
+        self, is_apart: bool, *, gates: bool = False, **us: float
+    ) -> tuple[GoalVerdict, ...]:
+        return BURSTS.judged("here", figures(**us), is_apart, {}, gates).verdicts
+
     @pytest.mark.parametrize(("is_apart", "limit"), [(True, 0.06), (False, 0.5)])
     def test_a_placement_has_its_own(self, is_apart: bool, limit: float) -> None:
         for ratio, met in ((limit, True), (limit + 0.001, False)):
-            measured = figures(**{QUEUE: ratio, PIPE: 1.0})
-            (verdict,) = judge_burst(measured, is_apart)
-            assert (verdict.figure, verdict.peer) == (QUEUE, PIPE)
+            (verdict,) = self.judge(is_apart, queue=ratio, pipe=1.0)
+            assert (verdict.figure, verdict.peer) == ("queue", "pipe")
             assert (verdict.limit, verdict.met) == (limit, met)
 
     def test_one_without_its_peer_is_left_out(self) -> None:
-        measured = figures(**{QUEUE_BATCHES: 1.0, PIPE: 1.0})
-        assert judge_burst(measured, True) == ()
-        measured |= figures(**{PIPE_STREAM: 100.0})
-        (verdict,) = judge_burst(measured, True)
+        assert self.judge(True, queue_batches=1.0, pipe=1.0) == ()
+        (verdict,) = self.judge(True, queue_batches=1.0, pipe=1.0, pipe_stream=100.0)
         assert verdict.met
 
     @pytest.mark.parametrize(("us", "met"), [(1000.0, True), (1001.0, False)])
@@ -75,35 +57,30 @@ class TestBurst:
     def test_nothing_takes_a_millisecond(
         self, us: float, met: bool, is_apart: bool
     ) -> None:
-        measured = figures(**{QUEUE_HOGS: us})
-        (verdict,) = judge_burst(measured, is_apart)
-        assert (verdict.peer, verdict.met) == (MILLISECOND, met)
+        (verdict,) = self.judge(is_apart, queue_hogs=us)
+        assert (verdict.peer, verdict.met) == ("a millisecond", met)
 
     def test_gates_are_wider_than_goals(self) -> None:
-        for goals in GOALS.values():
+        for goals in (BURSTS.goals, BURSTS.together or ()):
             assert all(goal.gate is None or goal.limit <= goal.gate for goal in goals)
-        measured = figures(**{QUEUE: 0.07, PIPE: 1.0})
-        (goal_verdict,) = judge_burst(measured, True)
-        (gate_verdict,) = judge_burst(measured, True, gates=True)
+        (goal_verdict,) = self.judge(True, queue=0.07, pipe=1.0)
+        (gate_verdict,) = self.judge(True, queue=0.07, pipe=1.0, gates=True)
         assert (goal_verdict.met, gate_verdict.met) == (False, True)
 
     @pytest.mark.parametrize(("burst_us", "is_met"), [(3.4, True), (3.6, False)])
     def test_the_headline_takes_the_pipe_at_its_best(
         self, burst_us: float, is_met: bool
     ) -> None:
-        verdict = judge_headline(
-            [
-                (True, figures(burst=burst_us, pipe=40.0)),
-                (False, figures(burst=1.0, pipe=10.0)),
-            ]
-        )
-        assert verdict is not None
+        found = bursts({"burst": burst_us, "pipe": 40.0}, {"burst": 1.0, "pipe": 10.0})
+        verdict = with_headline(BURSTS.report(1, found), found).document["headline"]
         assert verdict.limit == 0.35
         assert verdict.ratio == pytest.approx(burst_us / 10)
         assert verdict.met is is_met
 
     def test_without_two_cpus_there_is_no_headline(self) -> None:
-        assert judge_headline([(False, figures(burst=1, pipe=9))]) is None
+        found = bursts({}, {"burst": 1.0, "pipe": 9.0})[1:]
+        report = with_headline(BURSTS.report(1, found), found)
+        assert report.document["headline"] is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +97,7 @@ class TestBurst:
 def test_named_models_have_goals_of_their_own(
     model: str, limits: dict[str, float]
 ) -> None:
-    goals = [goal for goal in goals_for(model, 5000.0) if goal.figure == DEVICE]
+    goals = [goal for goal in goals_for(model, 5000.0) if goal.figure == "device"]
     assert {goal.peer: goal.limit for goal in goals} == limits
 
 
@@ -138,23 +115,24 @@ def test_models_of_others_have_no_goals() -> None:
     model = judge_model(
         *("vww_96_int8", measured, {}), is_own=False, accelerated_difference=codes
     )
-    assert list(model.outcomes()) == []
+    assert (model.verdicts, model.facts["is_exact"]) == ((), None)
 
 
 @pytest.mark.parametrize(
-    ("difference", "outcomes"),
+    ("difference", "exact"),
     [
-        (Difference(0.0, in_steps=True), [True]),
-        (Difference(1.0, in_steps=True), [False]),
-        (Difference(1.0, in_steps=False), []),
-        (None, []),
+        (Difference(0.0, in_steps=True), True),
+        (Difference(1.0, in_steps=True), False),
+        (Difference(1.0, in_steps=False), None),
+        (None, None),
     ],
 )
 def test_the_accelerated_device_computes_the_codes_of_litert(
-    difference: Difference | None, outcomes: list[bool]
+    difference: Difference | None, exact: bool | None
 ) -> None:
     model = judge_model("another", {}, {}, accelerated_difference=difference)
-    assert list(model.outcomes()) == outcomes
+    assert model.facts["is_exact"] is exact
+    assert models_report(1, WHERE, ["a"], [model]).met is (exact is not False)
 
 
 @pytest.mark.parametrize("ref_us", [100.1, 1e6])
@@ -165,14 +143,14 @@ def test_other_models_are_not_to_be_slower_than_the_reference(ref_us: float) -> 
 
 @pytest.mark.parametrize("ref_us", [None, 1.5, 100.0])
 def test_tiny_and_unmeasured_models_have_no_goal(ref_us: float | None) -> None:
-    assert goals_for("another", ref_us) == ()
+    assert goals_for("another", ref_us) == []
 
 
 def test_ratios_are_the_devices_own_time_to_each_peers() -> None:
     measured = figures(device=11.0, awaited=21.0, litert=1.0, litert_ref=22.0)
     model = judge_model("vww_96_int8", measured, {})
     assert model.us["awaited"] == 21.0
-    assert model.ratios == {LITERT: 11.0, LITERT_REF: 0.5}
+    assert model.facts["ratios"] == {LITERT: 11.0, LITERT_REF: 0.5}
     assert [verdict.met for verdict in model.verdicts] == [True, True]
 
 
@@ -189,12 +167,12 @@ def test_a_kernel_has_a_goal_and_so_has_the_median_of_all(
     ratio: float, of_each: bool, of_median: bool
 ) -> None:
     measured = figures(engine=10 * ratio, litert=10.0)
-    several = [judge_kernel(case.name, measured, None) for case in CASES]
-    verdict = judge_median(several)
-    assert verdict is not None
-    assert verdict.ratio == median(kernel.verdict.ratio for kernel in several)
-    assert (several[0].verdict.met, verdict.met) == (of_each, of_median)
-    assert judge_median(several[1:]) is None
+    several = [judged(case.name, measured, None) for case in CASES]
+    verdicts = [kernel.facts["verdict"] for kernel in several]
+    verdict = reported(1, WHERE, several).document["median_verdict"]
+    assert verdict.ratio == median(each.ratio for each in verdicts)
+    assert (verdicts[0].met, verdict.met) == (of_each, of_median)
+    assert reported(1, WHERE, several[1:]).document["median_verdict"] is None
 
 
 @pytest.mark.parametrize(
@@ -221,21 +199,9 @@ def test_a_kernel_has_a_goal_and_so_has_the_median_of_all(
     ],
 )
 def test_goals_hold_where_there_is_something_to_gain(
-    measured: CachedModel, met: bool
+    measured: Measured, met: bool
 ) -> None:
-    assert all(measured.outcomes()) is met
-
-
-def latencies(busy_us: float, pool_us: float) -> dict[str, UrgentLatency]:
-    return {
-        "idle": UrgentLatency(100, 1000),
-        "saturated": UrgentLatency(100, busy_us),
-        "pool": UrgentLatency(100, pool_us),
-    }
-
-
-def handed_over(ratio: float) -> Overhead:
-    return Overhead(scheduled_us=40 * ratio, to_thread_us=40, ratio=ratio)
+    assert CACHE.report(1, WHERE, [measured]).met is met
 
 
 @pytest.mark.parametrize(
@@ -245,38 +211,31 @@ def handed_over(ratio: float) -> Overhead:
 def test_urgent_work_is_held_against_the_idle_device_and_the_pool(
     busy_us: float, pool_us: float, met: bool
 ) -> None:
-    verdicts = judge_qos(
-        latencies(busy_us, pool_us), 100.0, (), handed_over(0.25), 0.05
-    )
-    assert all(verdict.met for verdict in verdicts) is met
+    measured = scheduling(busy_us, pool_us)
+    assert all(verdict.met for verdict in judge_qos(measured)) is met
+
+
+def beside(load: str, p50: float, p99: float) -> dict[str, object]:
+    return {"where": "driver", "load": load, "p50_ratio": p50, "p99_ratio": p99}
 
 
 @pytest.mark.parametrize(
-    ("overhead", "lost", "by_deadline"), [(0.26, 0, 0), (0, 0.051, 0), (0, 0, 0.2)]
-)
-def test_costs_and_misses_are_goals_as_well(
-    overhead: float, lost: float, by_deadline: float
-) -> None:
-    misses = (Misses(0.7, by_deadline, 0.1),)
-    verdicts = judge_qos(
-        latencies(1000, 9000), 100.0, misses, handed_over(overhead), lost
-    )
-    assert sum(not verdict.met for verdict in verdicts) == 1
-
-
-@pytest.mark.parametrize(
-    ("low_us", "p50", "p99", "met"),
+    ("changes", "missed"),
     [
-        (10_000.0, 1.1, 1.3, [True, True]),
-        (10_000.0, 1.11, 1.31, [False, False]),
-        (270_000.0, 1.0, 1.5, [True, True]),
-        (270_000.0, 1.0, 1.51, [True, False]),
+        ({"overhead": {"ratio": 0.25}}, 0),
+        ({"overhead": {"ratio": 0.26}}, 1),
+        ({"lost": 0.05}, 0),
+        ({"lost": 0.051}, 1),
+        ({"misses": [{"load": 0.7, "by_deadline": 0.2, "by_arrival": 0.1}]}, 1),
+        ({"beside": [beside("low", 1.1, 1.5)]}, 0),
+        ({"beside": [beside("low", 1.11, 1.51)]}, 2),
+        ({"beside": [beside("low", 1.0, 1.31)], "low_us": {"driver": 1e4}}, 1),
+        ({"beside": [beside("low", 1.0, 1.3)], "low_us": {"driver": 1e4}}, 0),
+        ({"beside": [beside("idle", 9.0, 9.0)]}, 0),
     ],
 )
-def test_urgent_executions_beside_low_ones_are_held_against_idle_ones(
-    low_us: float, p50: float, p99: float, met: list[bool]
+def test_costs_misses_and_urgent_executions_beside_others_are_goals_as_well(
+    changes: dict[str, object], missed: int
 ) -> None:
-    ratios = {"p50_us": 1.0, "p99_us": 1.0, "p50_ratio": p50, "p99_ratio": p99}
-    beside = [Beside(where="driver", load=load, **ratios) for load in ("low", "idle")]
-    verdicts = judge_beside({"driver": low_us}, beside)
-    assert [verdict.met for verdict in verdicts] == met
+    verdicts = judge_qos(scheduling() | changes)
+    assert sum(not verdict.met for verdict in verdicts) == missed

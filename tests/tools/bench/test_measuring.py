@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,9 +31,8 @@ from asyncnn.tools.bench.bench_models import (
     TO_THREAD,
 )
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
+from asyncnn.tools.bench.made_models import convolutions, dense
 from asyncnn.tools.bench.measured_models import LITERT, LITERT_REF, Difference
-from asyncnn.tools.bench.qos_load import convolutions, dense
-from asyncnn.tools.bench.report import Measured
 from asyncnn.tools.bench.rounds import Call, Order
 from asyncnn.tools.mobilenets import mobilenet_v1
 from tests.networks import addition
@@ -43,23 +43,24 @@ from tests.runtime.tflite.files import Op, write
 CPU = min(os.sched_getaffinity(0))
 
 
-def is_whole(measured: Measured, contenders: set[str]) -> bool:
-    """Tell whether every contender has a time."""
-    return measured.us.keys() == contenders and min(measured.us.values()) > 0
+def is_whole(measured: Mapping[str, Any], contenders: set[str]) -> bool:
+    """Tell whether every contender has a time in a part of a document."""
+    us = measured["us"]
+    return us.keys() == contenders and min(us.values()) > 0
 
 
 def test_awaiting_is_measured_in_two_placements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rounds, "_MAX_RUNS", 3)
-    report = bench_waits.awaiting(Order(rounds=2))
-    assert len(report.placements) == 2
-    for found in report.placements:
-        assert is_whole(found, set(report.CONTENDERS))
-        assert found.p99_us.keys() == found.us.keys()
-        ratio = found.figures["run"].ratio_to(found.figures["to_thread"])
-        assert found.ratio == found.verdicts[0].ratio == ratio
-        assert found.met is (ratio <= 0.3)
+    placements = bench_waits.awaiting(Order(rounds=2)).document["placements"]
+    assert len(placements) == 2
+    for found in placements:
+        assert is_whole(found, set(bench_waits.AWAITING.titles))
+        assert found["p99_us"].keys() == found["us"].keys()
+        ratio = found["figures"]["run"].ratio_to(found["figures"]["to_thread"])
+        assert found["ratio"] == found["verdicts"][0].ratio == ratio
+        assert found["met"] is (ratio <= 0.3)
 
 
 async def _missing(place: benches.Place) -> Call:
@@ -68,21 +69,21 @@ async def _missing(place: benches.Place) -> Call:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "benchmark", [bench_waits.fence, bench_waits.service, bench_burst.burst]
+    "bench", [bench_waits.fence, bench_waits.service, bench_burst.BURSTS]
 )
 def test_what_needs_another_process_has_a_figure_or_a_reason_for_everybody(
-    monkeypatch: pytest.MonkeyPatch, benchmark: Callable[..., benches.PlacedReport]
+    monkeypatch: pytest.MonkeyPatch, bench: benches.PlacedBench
 ) -> None:
     monkeypatch.setattr(rounds, "_MAX_RUNS", 3)
     monkeypatch.setattr(benches, "cpu_pairs", lambda: [CpuPair(CPU, CPU)])
-    monkeypatch.setitem(bench_waits.SERVICE.contenders, "grpc_aio", _missing)
-    report = benchmark(Order(rounds=2))
-    (found,) = report.placements
-    assert is_whole(found, set(report.CONTENDERS) - set(found.refusals))
-    assert report.CONTENDERS.keys() >= found.refusals.keys()
-    if benchmark is bench_waits.service:
-        assert found.refusals == {"grpc_aio": "no grpcio [here]"}
-    assert f"CPU {CPU}" in found.placement
+    monkeypatch.setitem(bench_waits.service.groups, "grpc_aio", _missing)
+    (found,) = bench(Order(rounds=2)).document["placements"]
+    refused = found["refusals"]
+    assert is_whole(found, set(bench.titles) - set(refused))
+    assert bench.titles.keys() >= refused.keys()
+    if bench is bench_waits.service:
+        assert refused == {"grpc_aio": "no grpcio [here]"}
+    assert f"CPU {CPU}" in found["placement"]
 
 
 class TestModels:
@@ -96,27 +97,24 @@ class TestModels:
         path.write_bytes(mobilenet_v1(quantized=False, size=32, width=0.25))
         return path
 
-    def measured(self, *files: Path) -> bench_models.MeasuredModel:
+    def measured(self, *files: Path) -> dict[str, Any]:
         report = bench_models.bench(Order(*files, rounds=1))
-        (model,) = report.models
+        (model,) = report.document["models"]
         return model
 
     def test_the_devices_compute_what_the_engine_does(self, file: Path) -> None:
         model = self.measured(file)
-        assert not model.refusals
+        assert not model["refusals"]
         everybody = {DEVICE, AWAITED, ACCELERATED, EXECUTOR, LITERT, LITERT_REF}
         assert is_whole(model, everybody)
-        assert model.us[DEVICE] <= model.us[AWAITED]
-        assert set(model.ratios) == {LITERT, LITERT_REF}
-        for difference in (
-            model.difference,
-            model.difference_to_ref,
-            model.accelerated_difference,
-        ):
+        assert model["us"][DEVICE] <= model["us"][AWAITED]
+        assert set(model["ratios"]) == {LITERT, LITERT_REF}
+        for name in ("difference", "difference_to_ref", "accelerated_difference"):
+            difference = model[name]
             assert difference is not None
             assert not difference.in_steps
             assert difference.largest < 1e-5
-        assert model.verdicts == ()
+        assert model["verdicts"] == ()
 
     @pytest.mark.parametrize("name", ["accelerated", "reference"])
     def test_the_default_device_stands_beside_the_engine(
@@ -124,12 +122,12 @@ class TestModels:
     ) -> None:
         monkeypatch.setenv("ASYNCNN_DEVICE", name)
         report = bench_models.bench(Order(file, rounds=1))
-        assert report.devices[0] == name
-        assert set(report.devices) == {"accelerated", "reference"}
-        (model,) = report.models
-        ours = model.figures[bench_models.figure_of(name)]
-        assert model.ratio == ours.ratio_to(model.figures[EXECUTOR])
-        (table,) = report.tables()
+        devices, (model,) = report.document["devices"], report.document["models"]
+        assert devices[0] == name
+        assert set(devices) == {"accelerated", "reference"}
+        ours = model["figures"][bench_models.figure_of(name)]
+        assert model["ratio"] == ours.ratio_to(model["figures"][EXECUTOR])
+        (table,) = report.tables
         ((row,),) = table.sections
         assert table.headings[1:4] == (name, "engine", "ratio")
         assert row[0] == "small"
@@ -147,16 +145,17 @@ class TestModels:
         (tmp_path / "cut.onnx").write_bytes(onnx.read_bytes()[:-8])
         (tmp_path / "notes.txt").write_text("no model")
         report = bench_models.bench(Order(tmp_path, rounds=1))
-        found = report.named()
-        assert list(found) == ["cut", "small.onnx", "small.tflite", "sum"]
-        assert found["small.onnx"].engine == TO_THREAD
+        names = [row[0] for row in report.tables[0].sections[0]]
+        assert names == ["cut", "small.onnx", "small.tflite", "sum"]
+        found = dict(zip(names, report.document["models"], strict=True))
+        assert found["small.onnx"]["engine"] == TO_THREAD
         assert is_whole(found["small.onnx"], {DEVICE, AWAITED, ACCELERATED, TO_THREAD})
-        assert str(found["small.onnx"].difference) == "0"
+        assert str(found["small.onnx"]["difference"]) == "0"
         assert is_whole(found["sum"], {DEVICE, AWAITED, ACCELERATED})
-        assert found["sum"].engine == ""
-        assert not found["cut"].figures
-        assert set(found["cut"].refusals) == {AWAITED, ACCELERATED, TO_THREAD}
-        assert all(line.startswith("cut: ") for line in report.notes())
+        assert found["sum"]["engine"] == ""
+        assert not found["cut"]["figures"]
+        assert set(found["cut"]["refusals"]) == {AWAITED, ACCELERATED, TO_THREAD}
+        assert all(line.startswith("cut: ") for line in report.notes)
 
     def test_lengths_that_a_file_leaves_open_are_told_or_given(
         self, tmp_path: Path
@@ -167,19 +166,20 @@ class TestModels:
         inputs = [tensor("x", (1, 1, "height", "width"))]
         path.write_bytes(model([pool], inputs, ["y"]).SerializeToString())
         refused = self.measured(path)
-        assert "--input-shape" in refused.refusals[ACCELERATED]
+        assert "--input-shape" in refused["refusals"][ACCELERATED]
         report = bench_models.bench(
             Order(path, rounds=1, input_shapes={"x": (1, 1, 8, 8)})
         )
-        assert not report.models[0].refusals
+        assert not report.document["models"][0]["refusals"]
 
     def test_what_takes_too_long_is_not_repeated(
         self, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(bench_models, "LONGEST_S", 0.0)
         found = self.measured(file)
-        assert not found.figures
-        assert all("too long to be repeated" in why for why in found.refusals.values())
+        assert not found["figures"]
+        reasons = found["refusals"].values()
+        assert all("too long to be repeated" in why for why in reasons)
 
     @pytest.mark.usefixtures("without_litert")
     def test_an_engine_that_is_missing_is_told(self, tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ class TestModels:
         x, y = f32(1, 4), f32(1, 4)
         path.write_bytes(write([Op("RELU", [x], [y])], [x], [y]))
         found = self.measured(path)
-        assert {DEVICE, AWAITED} <= set(found.figures)
-        assert "pip install asyncnn[bench]" in found.refusals[EXECUTOR]
+        assert {DEVICE, AWAITED} <= set(found["figures"])
+        assert "pip install asyncnn[bench]" in found["refusals"][EXECUTOR]
 
 
 class TestKernels:
@@ -198,12 +198,12 @@ class TestKernels:
         pytest.importorskip("ai_edge_litert")
         monkeypatch.setattr(bench_kernels, "_BATCH_US", 100.0)
         report = bench_kernels.kernels(Order(pattern="fully*_int8", rounds=2))
-        (kernel,) = report.kernels
-        assert kernel.kernel == "fully_connected_int8"
-        assert kernel.difference_to_ref == Difference(0.0, True)
-        ratio = kernel.figures["engine"].ratio_to(kernel.figures[LITERT])
-        assert kernel.verdict.ratio == ratio
-        assert report.median_verdict is None
+        (kernel,) = report.document["kernels"]
+        assert kernel["kernel"] == "fully_connected_int8"
+        assert kernel["difference_to_ref"] == Difference(0.0, True)
+        ratio = kernel["figures"]["engine"].ratio_to(kernel["figures"][LITERT])
+        assert kernel["verdict"].ratio == ratio
+        assert report.document["median_verdict"] is None
 
     def test_a_filter_that_selects_nothing_is_refused(self) -> None:
         with pytest.raises(InvalidArgumentError, match="no kernel 'nothing'"):
@@ -218,11 +218,13 @@ class TestKernels:
 class TestCache:
     def test_all_figures_are_measured(self, shared: Path) -> None:
         file = shared / "models" / "ad01_fp32.tflite"
-        (model,) = bench_files.cache(Order(file, mobilenet=False, rounds=5)).models
-        assert is_whole(model, set(bench_files.CacheReport.CONTENDERS))
-        assert model.us["loaded"] < model.us["anew"]
-        assert model.weights_bytes > 1_000_000
-        assert -model.weights_bytes < model.growth_bytes < 2 * model.weights_bytes
+        report = bench_files.cache(Order(file, mobilenet=False, rounds=5))
+        (model,) = report.document["models"]
+        assert is_whole(model, set(bench_files.CACHE.titles))
+        assert model["us"]["loaded"] < model["us"]["anew"]
+        weights = model["weights_bytes"]
+        assert weights > 1_000_000
+        assert -weights < model["growth_bytes"] < 2 * weights
 
     def test_the_largest_model_of_a_folder_always_has_goals(self, shared: Path) -> None:
         folder = shared / "models"
@@ -232,23 +234,22 @@ class TestCache:
         report = bench_files.cache(
             Order(folder, pattern="hello_world*", mobilenet=False, rounds=5)
         )
-        by_name = {model.model: model for model in report.models}
-        assert len(list(by_name[files[0].stem].outcomes())) < 2
-        assert len(list(by_name[files[-1].stem].outcomes())) == 2
+        (rows,) = report.tables[0].sections
+        judged = {row[0]: [cell.met is not None for cell in row[-2:]] for row in rows}
+        assert not all(judged[files[0].stem])
+        assert all(judged[files[-1].stem])
 
 
 class TestLoading:
     def test_all_figures_are_measured(self, shared: Path) -> None:
         file = shared / "models" / "ad01_fp32.tflite"
         report = bench_files.loading(Order(file, mobilenet=False, rounds=5))
-        model = report.models["ad01_fp32"]
-        assert is_whole(model, set(bench_files.LoadingReport.CONTENDERS))
-        assert model.us["loaded"] < model.us["reference"]
-        assert [verdict.figure for verdict in model.verdicts] == [
-            "reference",
-            "accelerated",
-        ]
-        assert not list(report.notes())
+        model = report.document["models"]["ad01_fp32"]
+        assert is_whole(model, set(bench_files.LOADING.titles))
+        assert model["us"]["loaded"] < model["us"]["reference"]
+        judged = [verdict.figure for verdict in model["verdicts"]]
+        assert judged == ["reference", "accelerated"]
+        assert not report.notes
 
     def test_small_files_have_no_goals_and_refusals_are_told(
         self, shared: Path
@@ -256,11 +257,11 @@ class TestLoading:
         report = bench_files.loading(
             Order(shared / "models" / "person_detect.tflite", mobilenet=False, rounds=5)
         )
-        model = report.models["person_detect"]
-        assert set(model.figures) == {"loaded", "reference", "accelerated"}
-        assert not model.verdicts
+        model = report.document["models"]["person_detect"]
+        assert set(model["figures"]) == {"loaded", "reference", "accelerated"}
+        assert not model["verdicts"]
         assert any(
-            "LiteRT" in note and "cannot run it" in note for note in report.notes()
+            "LiteRT" in note and "cannot run it" in note for note in report.notes
         )
 
     def test_files_of_packages_are_found_but_not_imported(self) -> None:
@@ -294,20 +295,20 @@ def small_load(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_load")
 def test_latencies_misses_and_costs_of_scheduling_are_measured() -> None:
-    report = bench_qos.bench(Order(rounds=1))
-    data = msgspec.json.encode(report)
-    assert msgspec.json.decode(data, type=bench_qos.QosReport) == report
-    assert list(report.latencies) == list(bench_qos.CONTENDERS)
-    assert all(0 < each.p50_us <= each.p99_us for each in report.latencies.values())
-    assert [each.load for each in report.misses] == list(bench_qos.LOADS)
-    assert report.longest_operation_us > 0
+    found = bench_qos.bench(Order(rounds=1)).document
+    assert msgspec.json.encode(found)
+    latencies = found["latencies"]
+    assert list(latencies) == list(bench_qos.CONTENDERS)
+    for each in (*latencies.values(), *found["beside"]):
+        assert 0 < each["p50_us"] <= each["p99_us"]
+    assert [each["load"] for each in found["misses"]] == list(bench_qos.LOADS)
+    assert found["longest_operation_us"] > 0
     beside = 2 * len(bench_qos.WHERE)
-    assert len(report.verdicts) == 4 + len(bench_qos.LOADS) + beside
-    assert [(each.where, each.load) for each in report.beside] == [
+    assert len(found["verdicts"]) == 4 + len(bench_qos.LOADS) + beside
+    assert [(each["where"], each["load"]) for each in found["beside"]] == [
         (where, load) for where in bench_qos.WHERE for load in bench_qos.BESIDE
     ]
-    for each in report.beside:
-        assert 0 < each.p50_us <= each.p99_us
-        is_idle = each.load == bench_qos.IDLE
-        assert not is_idle or each.p50_ratio == each.p99_ratio == 1
-    assert set(report.low_us) == set(bench_qos.WHERE)
+    for each in found["beside"]:
+        is_idle = each["load"] == bench_qos.IDLE
+        assert not is_idle or each["p50_ratio"] == each["p99_ratio"] == 1
+    assert set(found["low_us"]) == set(bench_qos.WHERE)

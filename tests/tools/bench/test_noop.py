@@ -22,7 +22,8 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.requests import RequestBuilder
-from asyncnn.tools.bench.noop import NoOpDevice, tiny_addition
+from asyncnn.tools.bench.made_models import tiny_addition
+from asyncnn.tools.bench.noop import NoOpDevice
 from tests.networks import addition
 
 SUM = addition(4)

@@ -8,9 +8,9 @@ import pytest
 
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.runtime.opening_devices import open_device
+from asyncnn.tools.bench.made_models import dense
 from asyncnn.tools.bench.qos_load import (
     Run,
-    dense,
     fifo_pool,
     freed_us,
     saturated,

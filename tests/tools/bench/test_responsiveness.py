@@ -55,9 +55,10 @@ def test_every_activity_is_heard_from_every_side(
 ) -> None:
     monkeypatch.setattr(measuring, "MAX_ATTEMPTS", 1)
     report = measuring.bench(Order(rounds=1), sizes=SMALL)
-    heard = {(each.activity, each.side) for each in report.heard}
+    found = report.document["heard"]
+    heard = {(each.activity, each.side) for each in found}
     assert heard == {(activity, side) for activity in ACTIVITIES for side in SIDES}
-    assert all(len(each.pulses) == 1 for each in report.heard)
+    assert all(len(each.pulses) == 1 for each in found)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -69,7 +70,7 @@ def test_a_filter_leaves_what_matches_and_idle_loops() -> None:
         yield from names
 
     report = measuring.bench(Order(rounds=1, pattern="q*", progress=note), sizes=SMALL)
-    assert {each.activity for each in report.heard} == {IDLE, "query"}
+    assert {each.activity for each in report.document["heard"]} == {IDLE, "query"}
     assert seen == [IDLE, "query"] * 2  # with a driver process and without
 
 
@@ -119,9 +120,9 @@ def test_a_disturbed_attempt_is_repeated_and_the_best_counts(
     monkeypatch.setattr(measuring, "_opened", bench)
     report = measuring.bench(Order(rounds=1), sizes=SMALL)
     assert len(attempts) == 2 * watched  # with a driver process and without
-    (heard,) = report.heard
+    (heard,) = report.document["heard"]
     assert heard.longest_ms == LATE
-    assert report.repeated[IDLE] == 2 * (watched - 1)
+    assert report.document["repeated"][IDLE] == 2 * (watched - 1)
 
 
 async def test_a_model_that_is_not_in_the_cache_is_not_taken_for_loaded(

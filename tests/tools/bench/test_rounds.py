@@ -10,6 +10,7 @@ import pytest
 from asyncnn.tools.bench import rounds
 from asyncnn.tools.bench.rounds import (
     ENERGY,
+    OWN,
     Batches,
     Figure,
     Once,
@@ -124,7 +125,7 @@ class TestMeasuring:
             calls.append("await")
 
         for call in (lambda: calls.append("call"), awaited):
-            samples = (await (await timed("x", call))(4))["x"]
+            samples = (await (await timed(call))(4))[OWN]
             assert len(samples) == 4
             assert all(0 < sample < 1e6 for sample in samples)
         tried = 1

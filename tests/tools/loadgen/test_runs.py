@@ -14,7 +14,7 @@ import pytest
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.tools.loadgen import Scenario, Settings, users_systems
+from asyncnn.tools.loadgen import Scenario, Settings, ways
 from asyncnn.tools.loadgen.judge import JudgedRunOptions, judged, run_all
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import BlockingSystem, System
@@ -72,7 +72,7 @@ async def test_every_way_answers_rightly(
 
 async def test_verdicts_and_logs_are_loadgens_own(tmp_path: Path) -> None:
     library = Library(NAMED, SAMPLES)
-    async with users_systems.at_once_system(by_loop=False) as system:
+    async with ways.at_once_system(by_loop=False) as system:
         verdict = await judged(
             system, library, settings(Scenario.SINGLE_STREAM), tmp_path
         )
@@ -90,7 +90,7 @@ async def test_verdicts_and_logs_are_loadgens_own(tmp_path: Path) -> None:
 
 async def test_a_bound_that_is_not_met_is_invalid() -> None:
     library = Library(NAMED, SAMPLES)
-    async with users_systems.at_once_system(by_loop=True) as system:
+    async with ways.at_once_system(by_loop=True) as system:
         hopeless = Settings(
             scenario=Scenario.SERVER,
             queries=100,
@@ -115,8 +115,8 @@ async def test_what_users_write_is_judged_alike(
     named = load(file)
     library = Library.random(named, 5)
     systems = {
-        1: users_systems.executor_system(file, library, 2),
-        2: users_systems.threads_system(file, library, 2),
+        1: ways.executor_system(file, library, 2),
+        2: ways.threads_system(file, library, 2),
     }
     async with opened("reference", "inprocess") as device:
         prepared = await device.prepare(named)
