@@ -32,6 +32,7 @@ EXTENSIONS = [
         "asyncnn.fmq._ring",
         "asyncnn.hal.validate._prescan",
         "asyncnn.kernels._compiled",
+        "asyncnn.runtime._arrays",
         "asyncnn.tflite._scan",
     )
 ]

@@ -13,6 +13,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* What comes once, of _turn.c, and what others derive from it. Both are NULL for None. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *result;
+    PyObject *waiting; /* a dictionary of waiters */
+} End;
+
 /* Make a type of a module; NULL with an exception set if that fails. */
 static inline PyTypeObject *
 add_type(PyObject *module, PyType_Spec *spec)

@@ -26,13 +26,6 @@ typedef struct {
     int64_t turned_ns; /* when one that did not wait gave the loop a turn */
 } State;
 
-/* What comes once. Both are NULL for None. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *result;
-    PyObject *waiting; /* a dictionary of waiters */
-} End;
-
 /* What is to go on at the end of what the loop of this thread does: a list, or NULL. */
 static _Thread_local PyObject *woken;
 

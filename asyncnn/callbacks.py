@@ -258,6 +258,17 @@ def launched(
     return callback
 
 
+async def executed_synchronously(
+    prepared: IPreparedModel, request: Request, options: ExecutionOptions
+) -> ExecutionResult:
+    """Execute by the HAL's synchronous call."""
+    answer = await prepared.execute_synchronously_1_3(
+        request, options.measure, options.deadline, options.loop_timeout
+    )
+    reason = answer.reason if isinstance(answer, ExplainedAnswer) else ""
+    return ExecutionResult(*answer, reason)
+
+
 def tell_outcome(
     callback: IExecutionCallback,
     error: AsyncnnError | None,

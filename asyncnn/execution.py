@@ -166,6 +166,14 @@ class IInProcess(IBinding, IReusing, Protocol):
     times at once.
     """
 
+    def launch_fenced_on(
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
+    ) -> Any:
+        """Launch a `FencedRun` that waits for nothing, as `IBinding.launch_on`.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+
     def bind(
         self, tensors: Sequence[object], are_usual: bool = False, /
     ) -> Request | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.process_wide import NOTHING
@@ -16,6 +17,9 @@ _FAR = 2.0
 SHORT_NS = 5_000_000
 """Executions that take less stop so soon that who waits for one may wait for that."""
 
+MOST_LESSONS, _YOUNG = 16, 32
+"""Executions that are learnt from together, and first ones that are as they end."""
+
 _CERTAIN = 0.75
 """Share of the least duration seen that any execution takes, as far as one can know."""
 
@@ -27,7 +31,8 @@ class Executable:
     `Job`; ``cancel`` stops one, also while it waits for its plan. Kernels run
     within ``computing``, on any number of threads at a time. It ``goes_native`` once an
     engine has computed one. ``result`` is what the last that succeeded unmeasured was
-    awaited for.
+    awaited for. ``lessons`` have yet to be learnt; while it ``is_young``, none wait.
+    Native runs are copied from ``blanks``, by their class.
 
     ``should_inline`` says whether executions have lately taken less than
     ``inline_below_ns`` nanoseconds of a thread: on a lane they also wait for the
@@ -58,6 +63,8 @@ class Executable:
         self.spreading: Spreading | None = None
         self.cost = 1.0
         self.goes_native = False
+        self.lessons: list[tuple[int, int, int]] = []
+        self.blanks: dict[type, Any] = {}
         self.result = ExecutionResult(ErrorStatus.NONE, (), NO_TIMING)
         self._refuses_unmeetable_deadlines = refuses_unmeetable_deadlines
         self._below_ns = inline_below_ns
@@ -66,6 +73,7 @@ class Executable:
         self._least_ns = self._least_cpu_ns = float("inf")
         self.should_inline = self.takes_far_longer = self.are_short = False
         self.may_spread = False
+        self._observed, self.is_young = 0, True
 
     @property
     def min_runtime_ns(self) -> int:
@@ -73,6 +81,12 @@ class Executable:
         if self._refuses_unmeetable_deadlines and self._is_foreseeable:
             return int(self._least_ns * _CERTAIN)
         return 0
+
+    def learn(self) -> None:
+        """Learn from all ``lessons``, which are what `observe` takes."""
+        lessons, self.lessons[:] = tuple(self.lessons), ()
+        for lesson in lessons:
+            self.observe(*lesson)
 
     def observe(self, run_ns: int, cpu_ns: int, threads: int = 0) -> None:
         """Learn from an execution of ``run_ns`` nanoseconds, ``cpu_ns`` of a thread.
@@ -89,7 +103,11 @@ class Executable:
         self.are_short = self._is_foreseeable and least_ns < SHORT_NS
         least_cpu_ns = self._least_cpu_ns * FORGETTING
         self._least_cpu_ns = cpu_ns if cpu_ns < least_cpu_ns else least_cpu_ns
-        self.should_inline = self._least_cpu_ns < self._below_ns
+        if self.should_inline is not (self._least_cpu_ns < self._below_ns):
+            self.should_inline = not self.should_inline
+            self.blanks.clear()
+        self._observed += 1
+        self.is_young = self._observed < _YOUNG
         spreading = self.spreading
         if spreading is not None:
             if threads:

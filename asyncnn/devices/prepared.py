@@ -41,6 +41,7 @@ from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import BurstArguments, CacheArguments, status_of_launch
 from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
     NO_TIMING,
     BufferToken,
     ErrorStatus,
@@ -179,8 +180,14 @@ class InProcessPreparedModel(BasePreparedModel):
             return launched(self, execution, options)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
-        kind = Run if active.recorder is None else Traced
-        run = kind(self._executable, execution, options, calling_client.get())
+        kind, executable = Run if active.recorder is None else Traced, self._executable
+        blank, client = executable.blanks.get(kind), calling_client.get()
+        if blank is None or options is not DEFAULT_OPTIONS:
+            make = kind.anew if executable.goes_native else kind
+            run = make(executable, execution, options, client)
+        else:
+            plan, arrays = execution.plan, execution.arrays
+            run = blank.again(executable, execution, plan, arrays, client)
         try:
             self._scheduler.submit(run)
         except AsyncnnError as error:
@@ -197,9 +204,14 @@ class InProcessPreparedModel(BasePreparedModel):
             return None if bound is None else self.launch(bound, options)
         if EXECUTION.is_on:
             _tell_launch("execute", usual, options.deadline)
-        kind = Run if active.recorder is None else Traced
-        run = kind(self._executable, usual, options, calling_client.get())
-        run._arrays = tensors  # type: ignore[assignment]  # as its plan has them
+        kind, executable = Run if active.recorder is None else Traced, self._executable
+        blank, client = executable.blanks.get(kind), calling_client.get()
+        if blank is None or options is not DEFAULT_OPTIONS:
+            make = kind.anew if executable.goes_native else kind
+            run = make(executable, usual, options, client)
+            run._arrays = tensors  # type: ignore[assignment]  # as its plan has them
+        else:
+            run = blank.again(executable, usual, usual.plan, tensors, client)
         try:
             self._scheduler.submit(run)
         except AsyncnnError as error:
@@ -251,6 +263,19 @@ class InProcessPreparedModel(BasePreparedModel):
             _tell_launch("execute_fenced", request, options.deadline, fences=fences)
         request, use = self._taken(request, is_fenced=True)
         return self._fenced.launch(self._executable, request, use, wait_for, options)
+
+    def launch_fenced_on(
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
+    ) -> FencedRun | None:
+        """Launch a fenced execution on arrays; see `IInProcess.launch_fenced_on`."""
+        usual = self._usual
+        if not are_usual or usual is None or usual.plan is not self._program.fixed_plan:
+            bound = self.bind(tensors, are_usual)
+            return None if bound is None else self.launch_fenced(bound, (), options)
+        if EXECUTION.is_on:
+            _tell_launch("execute_fenced", usual, options.deadline, fences=0)
+        arrays = cast("Sequence[Array]", tensors)
+        return self._fenced.launch(self._executable, usual, None, (), options, arrays)
 
     def bind(
         self, tensors: Sequence[object], are_usual: bool = False, /

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
-from asyncnn.devices.executable import Executable
+from asyncnn.devices.executable import MOST_LESSONS, Executable
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.arguments import (
@@ -19,7 +19,7 @@ from asyncnn.engine.arguments import (
     output_arrays,
     store_outputs,
 )
-from asyncnn.engine.job import DONE, LATE, PAUSED, Control, IControl
+from asyncnn.engine.job import LATE, PAUSED, IControl, RunFields
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.plan_execution import failed_at, longest_of, names_of, run_bound
 from asyncnn.engine.workspace import Workspace, aligned_like
@@ -32,6 +32,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
     NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
@@ -43,8 +44,9 @@ from asyncnn.hal.types import (
 from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import Stepwise
 from asyncnn.qos import Client, Pause, Work
-from asyncnn.qos.native_lanes import NativeLane
 from asyncnn.qos.work import OUTSIDE
+
+NOTHING_BOUND = Request((), (), ())
 
 ReportExecuted = Callable[[AsyncnnError | None, OutputShapes, Timing], None]
 
@@ -53,7 +55,7 @@ _NONE, _MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
 _MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
 
 
-class Run(Work, Completion):
+class Run(RunFields, Work, Completion):
     """One run of a program on a validated request: work, and its own completion.
 
     ``state`` says where it stands, which `RunQueue` alone moves on:
@@ -72,17 +74,8 @@ class Run(Work, Completion):
     in the end, unless it is known to be short: who waits for it hears at once.
     """
 
-    # What each run reads: a default of the class would cost two look-ups.
-    __slots__ = (
-        *("_abort_status", "_arrays", "_control", "_cpu_ns", "_ended_ns", "_error"),
-        *("_executable", "_execution", "_options", "_plan", "_report", "_request"),
-        *("_shapes", "_started_ns", "_threads", "_workspace", "account", "accounting"),
-        *("added_ns", "charged_ns", "client", "computed_ns", "cost", "deadline_ns"),
-        *("ends_anywhere", "goes_native", "has_plan", "pause", "preemptions"),
-        *("priority", "resumed_ns", "should_inline", "state", "use"),
-    )
-
     execution_kind: ClassVar[type[PlanExecution]] = PlanExecution
+    is_like_others: ClassVar[bool] = True
     reports_early = True
     _plan: Plan
     _outputs: Sequence[Array | None]
@@ -133,10 +126,19 @@ class Run(Work, Completion):
         self._control: IControl | None = None
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
+        self._lessons = executable.lessons
         self._shapes: OutputShapes | None = None
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
         if options.measure is not _NOT_MEASURED:
             self._launched_ns = perf_counter_ns()
+
+    @classmethod
+    def anew(cls, executable: Executable, request: Request, *others: Any) -> Self:
+        """Make a run that goes native, and what others are copied from if they can."""
+        if others[0] is DEFAULT_OPTIONS and cls.is_like_others:
+            blank = executable.blanks[cls] = cls(executable, NOTHING_BOUND, *others)
+            del blank._executable, blank.client  # they go when nobody else has them
+        return cls(executable, request, *others)
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
@@ -211,56 +213,13 @@ class Run(Work, Completion):
             self._shapes = store_outputs(plan, self._request, self._places, computed)
         return True
 
-    def offer(self, idle: list[NativeLane]) -> bool:
-        """Have a native lane go on with it; see `Work`.
-
-        Nothing is made for it: there is a workspace, and a job. What is wrong with the
-        arrays is for `advance` to raise.
-        """
-        arrays, pause, executable = self._arrays, self.pause, self._executable
-        if arrays is None or self._execution is not None or self.ends_anywhere:
-            return False
-        if executable.may_spread and pause.lanes_each:
-            self._spread(pause)
-            if pause.threads > 1:
-                return False
-        workspace, control = self._workspace, self._control
-        if workspace is None or control is None:
-            try:
-                workspaces = executable.program.idle[id(self._plan)]
-                self._workspace = workspace = workspaces.pop()
-            except LookupError:
-                return False
-            self._control = control = Control()
-            if CPUEXE.is_on:
-                CPUEXE("run", operations=names_of(self._plan))
-        if workspace.job is None:
-            return False
-        # An abort and a pause are set first, then they call what they find here. So
-        # those that were before this are seen behind it.
-        pause.interrupt = control.pause
-        if self._abort_status is not None:
-            control.stop()
-        deadline_ns, review_ns = self.deadline_ns, pause.from_ns
-        # First: it may have come back when the next call returns. Nothing is called up
-        # to that, as an interrupt behind a call would lose the lane.
-        lane = idle[-1]
-        lane.work = self
-        del idle[-1]
-        try:
-            workspace.job.offer(
-                lane.thread, lane, arrays, control, deadline_ns, pause, review_ns
-            )
-        except Exception:
-            lane.work = None
-            idle.append(lane)
-            return False
-        return True
+    def _tell_begun(self) -> None:
+        CPUEXE("run", operations=names_of(self._plan))
 
     def come_back(
         self, outcome: int | BaseException, started_ns: int, ended_ns: int, cpu_ns: int
     ) -> bool:
-        """Tell what a native lane has done; see `Work`."""
+        """Tell why a native lane has not come to its end; see `Work`."""
         if not self._started_ns:
             self._started_ns = started_ns
         self._ended_ns = ended_ns
@@ -274,9 +233,7 @@ class Run(Work, Completion):
             idle = self._executable.program.idle.get(id(plan))
             if idle is not None:
                 idle.append(workspace)
-        if outcome == DONE:
-            self._shapes = plan.known_outputs
-        elif outcome == LATE:
+        if outcome == LATE:
             self._error = MissedDeadlineTransientError("the deadline passed")
         elif isinstance(outcome, StalePlanError) and self._begins_anew():
             return False
@@ -393,7 +350,7 @@ class Run(Work, Completion):
         """Report ``error``: it has ended with that, or was never begun."""
         self._error = error
 
-    def finish(self) -> ErrorStatus:
+    def _finish(self) -> ErrorStatus:
         """Report the outcome; shapes and timing as the HAL wants them for it."""
         error, shapes, executable = self._error, self._shapes, self._executable
         if error is None and shapes is None:
@@ -405,7 +362,10 @@ class Run(Work, Completion):
         if error is None:
             if not self.ends_anywhere:
                 spread = 0 if self.preemptions else self._threads
-                executable.observe(self.computed_ns, self._cpu_ns, spread)
+                lessons = executable.lessons
+                lessons.append((self.computed_ns, self._cpu_ns, spread))
+                if spread or executable.is_young or len(lessons) >= MOST_LESSONS:
+                    executable.learn()
             measure = self._options.measure
             if measure is not _NOT_MEASURED and measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns

@@ -28,6 +28,7 @@ class Traced(Run):
     """The part of an execution whose stages and steps a recorder gets."""
 
     execution_kind: ClassVar[type[PlanExecution]] = ObservedExecution
+    is_like_others = False
     _trace: Trace
     _steps: list[tuple[Step, int, int]]
 

@@ -8,12 +8,14 @@
 
 #define _GNU_SOURCE
 #include "../_native.h"
+#include <structmember.h>
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,7 @@
 #include <sys/syscall.h>
 #endif
 
-/* Of job.py, whose tests compare. */
+/* Of job.py and of devices/executable.py, whose tests compare. */
 enum {
     WORDS = 8,
     MOST_BINDINGS = 32,
@@ -35,6 +37,7 @@ enum {
     MOST_INTERRUPTED = 4,
     FLAG_BYTES = 16,
     DEADLINE_AT = 8,
+    MOST_LESSONS = 16,
 };
 
 enum { CLEAR, INTERRUPTED, ENDED }; /* what the byte of a flag says */
@@ -121,6 +124,29 @@ typedef struct {
     void *spare;    /* that of a run which has ended */
 } Job;
 
+/* The fields of a run that are objects of Python's. */
+#define OBJECTS(F) \
+    F(_abort_status) F(_arrays) F(_control) F(_error) F(_executable) F(_execution) \
+    F(_lessons) F(_options) F(_plan) F(_report) F(_request) F(_shapes) F(_workspace) \
+    F(account) F(accounting) F(added_ns) F(charged_ns) F(client) F(cost) \
+    F(deadline_ns) F(ends_anywhere) F(goes_native) F(has_plan) F(pause) \
+    F(preemptions) F(priority) F(resumed_ns) F(should_inline) F(state) F(use)
+
+#define AT(name) AT_##name,
+enum { OBJECTS(AT) OBJECT_COUNT };
+
+/* A run, as lanes and the end of most of them see it; `Run` has the rest. */
+typedef struct {
+    End end;
+    PyObject *objects[OBJECT_COUNT]; /* by the numbers above; NULL until they are set */
+    long long started_ns;
+    long long ended_ns;
+    long long computed_ns;
+    long long cpu_ns;
+    int threads;
+    char is_plain; /* made by `again`: nothing is asked of it but its outputs */
+} Fields;
+
 /* A run: what stops it, and while it is under way all that it needs. */
 typedef struct Control {
     PyObject_HEAD
@@ -149,18 +175,34 @@ typedef struct Control {
     Word status; /* of an engine that has ended early */
     /* On a lane; the token is what the loop has offered. */
     PyObject *token;
+    Fields *fields; /* of the run, if it is one */
     struct Control *below; /* in the stack of what has ended */
     int64_t started_ns;
     int64_t ended_ns;
     int64_t cpu_ns;
 } Control;
 
+/* Names that Python's objects are asked by, made once. */
+#define NAMES(F) \
+    F(requested) F(program) F(idle) F(pop) F(append) F(known_outputs) F(job) F(thread) \
+    F(work) F(interrupt) F(pause) F(from_ns) F(threads) F(lanes_each) F(may_spread) \
+    F(is_on) F(is_young) F(result) F(output_shapes) F(learn) F(_spread) F(_finish) F(_resolve) \
+    F(_tell_begun)
+
+#define NAME(name) NAME_##name,
+enum { NAMES(NAME) NAME_COUNT };
+
 typedef struct {
     PyTypeObject *segment;
     PyTypeObject *control;
     PyTypeObject *port;
     PyTypeObject *lane;
-    PyObject *requested; /* a name, made once */
+    PyTypeObject *job;
+    PyObject *names[NAME_COUNT];
+    PyObject *cpuexe; /* tags of logs */
+    PyObject *execution;
+    PyObject *none; /* ErrorStatus.NONE */
+    PyObject *no_timing;
 } State;
 
 #define load(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
@@ -1062,7 +1104,8 @@ take_orders(Job *self, Control *control, PyObject *deadline, PyObject *pause,
     store(&control->pause, 0);
     control->first = control->position;
     PyObject *told =
-        pause == Py_None ? Py_NewRef(Py_False) : PyObject_GetAttr(pause, state->requested);
+        pause == Py_None ? Py_NewRef(Py_False)
+                         : PyObject_GetAttr(pause, state->names[NAME_requested]);
     int was_asked = told ? PyObject_IsTrue(told) : -1;
     Py_XDECREF(told);
     control->was_asked = was_asked > 0;
@@ -1131,6 +1174,7 @@ let_go(Control *control)
     control->job = NULL;
     Py_CLEAR(control->arrays);
     Py_CLEAR(control->token);
+    Py_CLEAR(control->fields);
     Py_DECREF((PyObject *)job); /* last: it may go with its graphs */
     PyErr_Restore(type, value, trace);
 }
@@ -1645,10 +1689,85 @@ Port_init(Port *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-/* Let go of a run that a lane has left; return its token, how it ended, and times. */
+/* ---- runs with fields ----------------------------------------------------------- */
+
+static bool
+is_given(PyObject *value)
+{
+    return value && value != Py_None;
+}
+
+/* Set a field; steals the value. */
+static void
+set(Fields *self, int number, PyObject *value)
+{
+    PyObject *before = self->objects[number];
+    self->objects[number] = value;
+    Py_XDECREF(before);
+}
+
+/* Tell whether an attribute is true; 1, 0 or -1. */
+static int
+is_true(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    int told = value ? PyObject_IsTrue(value) : -1;
+    Py_XDECREF(value);
+    return told;
+}
+
+/* Return the idle workspaces of the plan of a run; NULL without an error if it is kept
+ * no longer. */
+static PyObject *
+idle_of(State *state, Fields *self)
+{
+    PyObject *program =
+        PyObject_GetAttr(self->objects[AT__executable], state->names[NAME_program]);
+    PyObject *all = program ? PyObject_GetAttr(program, state->names[NAME_idle]) : NULL;
+    PyObject *id = all ? PyLong_FromVoidPtr(self->objects[AT__plan]) : NULL;
+    PyObject *found = id ? PyDict_GetItemWithError(all, id) : NULL;
+    Py_XINCREF(found);
+    Py_XDECREF(id);
+    Py_XDECREF(all);
+    Py_XDECREF(program);
+    return found;
+}
+
+/* Note that a lane has come to the end of a run. */
+static bool
+keep_end(State *state, Fields *self, const Control *control)
+{
+    if (!self->started_ns)
+        self->started_ns = control->started_ns;
+    self->ended_ns = control->ended_ns;
+    self->computed_ns += control->ended_ns - control->started_ns;
+    self->cpu_ns += control->cpu_ns;
+    PyObject *workspace = self->objects[AT__workspace];
+    self->objects[AT__workspace] = Py_NewRef(Py_None);
+    PyObject *idle = is_given(workspace) ? idle_of(state, self) : NULL, *kept = NULL;
+    if (idle)
+        kept = PyObject_CallMethodObjArgs(
+            idle, state->names[NAME_append], workspace, NULL);
+    bool is_kept = kept || (!idle && !PyErr_Occurred());
+    Py_XDECREF(kept);
+    Py_XDECREF(idle);
+    Py_XDECREF(workspace);
+    PyObject *shapes = NULL;
+    if (is_kept)
+        shapes = PyObject_GetAttr(
+            self->objects[AT__plan], state->names[NAME_known_outputs]);
+    if (shapes)
+        set(self, AT__shapes, shapes);
+    return shapes;
+}
+
+/* Let go of a run that a lane has left; return its token, how it ended, and times.
+ *
+ * A run with fields that has come to its end keeps these itself: it has ended as None. */
 static PyObject *
 take_back(Control *self)
 {
+    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
     int outcome = self->outcome;
     if (outcome == EARLY) {
         outcome = settle(self);
@@ -1663,13 +1782,19 @@ take_back(Control *self)
         }
     }
     PyObject *told = NULL;
+    if (outcome == DONE && self->fields) {
+        if (keep_end(state, self->fields, self))
+            told = Py_NewRef(Py_None);
+        else
+            outcome = FAILED;
+    }
     if (outcome == FAILED) {
         PyObject *type, *trace;
         PyErr_Fetch(&type, &told, &trace);
         PyErr_NormalizeException(&type, &told, &trace);
         Py_XDECREF(type);
         Py_XDECREF(trace); /* it would keep the frames of the graph */
-    } else {
+    } else if (!told) {
         told = PyLong_FromLong(outcome);
     }
     PyObject *token = Py_NewRef(self->token);
@@ -1678,9 +1803,9 @@ take_back(Control *self)
                          (long long)self->ended_ns, (long long)self->cpu_ns);
 }
 
-/* Return what `take_back` tells of all that has ended, the first to end first. */
+/* Add what `take_back` tells of all that has ended to a list, the first to end first. */
 static PyObject *
-Port_drain(Port *self, PyObject *Py_UNUSED(ignored))
+Port_drain(Port *self, PyObject *ended)
 {
     Control *top = NULL, *first = NULL;
     uint64_t woken;
@@ -1695,18 +1820,30 @@ Port_drain(Port *self, PyObject *Py_UNUSED(ignored))
         first = top;
         top = below;
     }
-    PyObject *ended = PyList_New(0);
+    bool is_listed = true;
     while (first) {
         Control *following = first->below;
         first->below = NULL;
         PyObject *told = take_back(first);
-        if (ended && (!told || PyList_Append(ended, told)))
-            Py_CLEAR(ended);
+        if (!told || PyList_Append(ended, told))
+            is_listed = false;
         Py_XDECREF(told);
         Py_DECREF((PyObject *)first);
         first = following;
     }
-    return ended;
+    return is_listed ? Py_NewRef(Py_None) : NULL;
+}
+
+/* Call what looks at a list when all that has ended is in it. */
+static PyObject *
+Port_bring(Port *self, PyObject *args)
+{
+    PyObject *ended, *look;
+    if (!PyArg_ParseTuple(args, "O!O:bring", &PyList_Type, &ended, &look))
+        return NULL;
+    PyObject *told = Port_drain(self, ended);
+    Py_XDECREF(told);
+    return told ? PyObject_CallNoArgs(look) : NULL;
 }
 
 static PyObject *
@@ -1725,38 +1862,38 @@ static void
 Port_dealloc(Port *self)
 {
     if (self->outlet) {
-        Py_XDECREF(Port_drain(self, NULL));
+        PyObject *ended = PyList_New(0);
+        Py_XDECREF(ended ? Port_drain(self, ended) : NULL);
+        Py_XDECREF(ended);
         release_outlet(self->outlet);
     }
     free_type((PyObject *)self);
 }
 
-/* Hand a run to a lane: lane, token, arrays, control, deadline, pause, review. */
-static PyObject *
-Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
+/* Hand a run to a lane, which brings its token back; false with an error if it cannot
+ * take it. */
+static bool
+hand_over(Job *self, PyObject *to, PyObject *token, PyObject *arrays, PyObject *given,
+          PyObject *const *orders)
 {
     State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
-    if (nargs != 7) {
-        PyErr_Format(PyExc_TypeError, "offer takes 7 arguments, not %zd", nargs);
-        return NULL;
-    }
-    if (!PyObject_TypeCheck(args[0], state->lane)) {
+    if (!PyObject_TypeCheck(to, state->lane)) {
         PyErr_SetString(PyExc_TypeError, "the first argument is a Lane");
-        return NULL;
+        return false;
     }
-    Lane *lane = (Lane *)args[0];
-    Control *control = control_from(self, args[3]);
+    Lane *lane = (Lane *)to;
+    Control *control = control_from(self, given);
     if (!control)
-        return NULL;
+        return false;
     if (!is_ours(lane) || load(&lane->thread->is_closing)
         || load(&lane->thread->next)) {
         PyErr_SetString(PyExc_ValueError, "the lane takes no run now");
-        return NULL;
+        return false;
     }
-    if (!take_orders(self, control, args[4], args[5], args[6])
-        || !begin(self, args[2], control))
-        return NULL;
-    control->token = Py_NewRef(args[1]);
+    if (!take_orders(self, control, orders[0], orders[1], orders[2])
+        || !begin(self, arrays, control))
+        return false;
+    control->token = Py_NewRef(token);
     Py_INCREF((PyObject *)control); /* the lane's */
     Control *none = NULL;
     if (!__atomic_compare_exchange_n(&lane->thread->next, &none, control, false,
@@ -1764,10 +1901,277 @@ Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
         let_go(control); /* another thread was here, as the words were told */
         Py_DECREF((PyObject *)control);
         PyErr_SetString(PyExc_ValueError, "the lane takes no run now");
-        return NULL;
+        return false;
     }
     wake(lane->thread);
-    return Py_NewRef(Py_None);
+    return true;
+}
+
+/* Hand a run to a lane: lane, token, arrays, control, deadline, pause, review. */
+static PyObject *
+Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 7) {
+        PyErr_Format(PyExc_TypeError, "offer takes 7 arguments, not %zd", nargs);
+        return NULL;
+    }
+    bool is_handed = hand_over(self, args[0], args[1], args[2], args[3], args + 4);
+    return is_handed ? Py_NewRef(Py_None) : NULL;
+}
+
+/* Have a run go on from where it has stopped, or take an idle workspace for it: 1, 0 if
+ * there is none, or -1. */
+static int
+equip(State *state, Fields *self)
+{
+    if (is_given(self->objects[AT__workspace]) && is_given(self->objects[AT__control]))
+        return 1;
+    PyObject *idle = idle_of(state, self), *taken = NULL;
+    if (idle)
+        taken = PyObject_CallMethodObjArgs(idle, state->names[NAME_pop], NULL);
+    Py_XDECREF(idle);
+    if (!taken && PyErr_ExceptionMatches(PyExc_LookupError))
+        PyErr_Clear();
+    if (!taken)
+        return PyErr_Occurred() ? -1 : 0;
+    set(self, AT__workspace, taken);
+    PyObject *control = PyType_GenericNew(state->control, NULL, NULL);
+    if (!control)
+        return -1;
+    set(self, AT__control, control);
+    int is_told = is_true(state->cpuexe, state->names[NAME_is_on]);
+    if (is_told <= 0)
+        return is_told ? -1 : 1;
+    PyObject *told = PyObject_CallMethodObjArgs(
+        (PyObject *)self, state->names[NAME__tell_begun], NULL);
+    Py_XDECREF(told);
+    return told ? 1 : -1;
+}
+
+/* Decide whether several threads compute it: 1 if one does, which is for a lane. */
+static int
+spread(State *state, Fields *self, PyObject *executable, PyObject *pause)
+{
+    int may = is_true(executable, state->names[NAME_may_spread]);
+    if (may > 0)
+        may = is_true(pause, state->names[NAME_lanes_each]);
+    if (may <= 0)
+        return may ? -1 : 1;
+    PyObject *told = PyObject_CallMethodObjArgs(
+        (PyObject *)self, state->names[NAME__spread], pause, NULL);
+    Py_XDECREF(told);
+    return told ? self->threads <= 1 : -1;
+}
+
+/* Give a run to the last of these lanes: 1, 0 if it does not take it, or -1. */
+static int
+give(State *state, Fields *self, PyObject *idle, PyObject *job, PyObject *pause)
+{
+    Py_ssize_t last = PyList_Size(idle) - 1;
+    if (last < 0)
+        return 0;
+    PyObject *lane = Py_NewRef(PyList_GetItem(idle, last));
+    PyObject *thread = PyObject_GetAttr(lane, state->names[NAME_thread]);
+    PyObject *review = thread ? PyObject_GetAttr(pause, state->names[NAME_from_ns]) : NULL;
+    int is_given_away = -1;
+    /* First: it may have come back when it has been handed over. */
+    if (review && !PyObject_SetAttr(lane, state->names[NAME_work], (PyObject *)self)
+        && !PyList_SetSlice(idle, last, last + 1, NULL)) {
+        PyObject *deadline = self->objects[AT_deadline_ns];
+        PyObject *orders[] = {deadline ? deadline : Py_None, pause, review};
+        Control *control = (Control *)self->objects[AT__control];
+        is_given_away = hand_over(
+            (Job *)job, thread, lane, self->objects[AT__arrays], (PyObject *)control,
+            orders);
+        if (is_given_away)
+            control->fields = (Fields *)Py_NewRef((PyObject *)self);
+        else { /* what is wrong with the arrays is for `advance` to raise */
+            PyObject *type, *value, *trace;
+            PyErr_Fetch(&type, &value, &trace);
+            if (PyObject_SetAttr(lane, state->names[NAME_work], Py_None)
+                || PyList_Append(idle, lane))
+                PyErr_Clear();
+            PyErr_Restore(type, value, trace);
+            if (PyErr_ExceptionMatches(PyExc_Exception))
+                PyErr_Clear();
+            else
+                is_given_away = -1;
+        }
+    }
+    Py_XDECREF(review);
+    Py_XDECREF(thread);
+    Py_DECREF(lane);
+    return is_given_away;
+}
+
+/* Have the last of these lanes go on with a run; nothing is made for it: there is a
+ * workspace, and a job. */
+static PyObject *
+Fields_offer(PyObject *run, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *names)
+{
+    State *state = PyType_GetModuleState(type);
+    Fields *self = (Fields *)run;
+    PyObject *executable = self->objects[AT__executable];
+    PyObject *pause = self->objects[AT_pause], *anywhere = self->objects[AT_ends_anywhere];
+    if (nargs != 1 || names || !PyList_Check(args[0]) || !executable || !pause) {
+        PyErr_SetString(PyExc_TypeError, "a run that has begun takes a list of lanes");
+        return NULL;
+    }
+    if (!is_given(self->objects[AT__arrays]) || !self->objects[AT__plan]
+        || is_given(self->objects[AT__execution]) || anywhere == Py_True)
+        return Py_NewRef(Py_False);
+    Py_INCREF(executable);
+    Py_INCREF(pause);
+    PyObject *job = NULL, *interrupt = NULL;
+    int is_taken = spread(state, self, executable, pause);
+    if (is_taken == 1)
+        is_taken = equip(state, self);
+    if (is_taken == 1)
+        job = PyObject_GetAttr(self->objects[AT__workspace], state->names[NAME_job]);
+    if (is_taken == 1 && (!job || !PyObject_TypeCheck(job, state->job)))
+        is_taken = job ? 0 : -1;
+    /* An abort and a pause are set first, then they call what they find here. So those
+     * that were before this are seen behind it. */
+    if (is_taken == 1) {
+        PyObject *control = self->objects[AT__control];
+        interrupt = PyObject_GetAttr(control, state->names[NAME_pause]);
+        if (!interrupt
+            || PyObject_SetAttr(pause, state->names[NAME_interrupt], interrupt))
+            is_taken = -1;
+        else if (is_given(self->objects[AT__abort_status]))
+            Py_DECREF(Control_stop((Control *)control, NULL));
+    }
+    if (is_taken == 1)
+        is_taken = give(state, self, args[0], job, pause);
+    Py_XDECREF(interrupt);
+    Py_XDECREF(job);
+    Py_DECREF(pause);
+    Py_DECREF(executable);
+    return is_taken < 0 ? NULL : PyBool_FromLong(is_taken);
+}
+
+/* Return another run like this one: of a model, a request, its plan, arrays, a client. */
+static PyObject *
+Fields_again(PyObject *run, PyTypeObject *Py_UNUSED(type), PyObject *const *args,
+             Py_ssize_t nargs, PyObject *names)
+{
+    static const int given[] = {
+        AT__executable, AT__request, AT__plan, AT__arrays, AT_client,
+    };
+    enum { GIVEN = sizeof given / sizeof given[0] };
+    if (nargs != GIVEN || names) {
+        PyErr_Format(PyExc_TypeError, "again takes %d arguments, not %zd", GIVEN, nargs);
+        return NULL;
+    }
+    PyObject *made = PyType_GenericAlloc(Py_TYPE(run), 0);
+    if (!made)
+        return NULL;
+    Fields *self = (Fields *)made;
+    for (int i = 0; i < OBJECT_COUNT; i++)
+        self->objects[i] = Py_XNewRef(((Fields *)run)->objects[i]);
+    for (int i = 0; i < GIVEN; i++)
+        set(self, given[i], Py_NewRef(args[i]));
+    set(self, AT_has_plan, Py_NewRef(Py_True));
+    self->is_plain = 1;
+    return made;
+}
+
+/* Note how long a run took, which its model learns from, several at once. */
+static bool
+note_lesson(State *state, Fields *self)
+{
+    PyObject *lessons = self->objects[AT__lessons];
+    PyObject *lesson = Py_BuildValue("LLi", self->computed_ns, self->cpu_ns, 0);
+    bool is_noted = lesson && !PyList_Append(lessons, lesson);
+    Py_XDECREF(lesson);
+    int is_due = is_noted ? PyList_Size(lessons) >= MOST_LESSONS : -1;
+    if (!is_due)
+        is_due = is_true(self->objects[AT__executable], state->names[NAME_is_young]);
+    if (is_due <= 0)
+        return !is_due;
+    PyObject *learnt = PyObject_CallMethodObjArgs(
+        self->objects[AT__executable], state->names[NAME_learn], NULL);
+    Py_XDECREF(learnt);
+    return learnt;
+}
+
+/* Return what those that await a run get, if the last one of its model got the same:
+ * NULL without an error else. */
+static PyObject *
+usual_result(State *state, Fields *self)
+{
+    PyObject *shapes = self->objects[AT__shapes], *lessons = self->objects[AT__lessons];
+    if (!self->is_plain || !is_given(shapes) || is_given(self->objects[AT__error])
+        || is_given(self->objects[AT_use]) || self->threads || !lessons
+        || !PyList_Check(lessons) || is_true(state->execution, state->names[NAME_is_on]))
+        return NULL;
+    PyObject *result =
+        PyObject_GetAttr(self->objects[AT__executable], state->names[NAME_result]);
+    PyObject *known =
+        result ? PyObject_GetAttr(result, state->names[NAME_output_shapes]) : NULL;
+    if (known != shapes)
+        Py_CLEAR(result);
+    Py_XDECREF(known);
+    return result;
+}
+
+/* Report the outcome: what most runs come to here, all else in Python. */
+static PyObject *
+Fields_finish(PyObject *run, PyTypeObject *type, PyObject *const *Py_UNUSED(args),
+              Py_ssize_t Py_UNUSED(nargs), PyObject *Py_UNUSED(names))
+{
+    State *state = PyType_GetModuleState(type);
+    Fields *self = (Fields *)run;
+    PyObject *result = usual_result(state, self), *told = NULL;
+    if (PyErr_Occurred())
+        return NULL;
+    if (!result)
+        return PyObject_CallMethodObjArgs(run, state->names[NAME__finish], NULL);
+    PyObject *report = self->objects[AT__report];
+    if (!note_lesson(state, self))
+        ;
+    else if (!is_given(report))
+        told = PyObject_CallMethodObjArgs(
+            run, state->names[NAME__resolve], result, NULL);
+    else {
+        Py_INCREF(report); /* it may forget that itself */
+        told = PyObject_CallFunctionObjArgs(
+            report, Py_None, self->objects[AT__shapes], state->no_timing, NULL);
+        Py_DECREF(report);
+    }
+    Py_DECREF(result);
+    Py_XDECREF(told);
+    return told ? Py_NewRef(state->none) : NULL;
+}
+
+static int
+Fields_traverse(Fields *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->end.result);
+    Py_VISIT(self->end.waiting);
+    for (int i = 0; i < OBJECT_COUNT; i++)
+        Py_VISIT(self->objects[i]);
+    return 0;
+}
+
+static int
+Fields_clear(Fields *self)
+{
+    Py_CLEAR(self->end.result);
+    Py_CLEAR(self->end.waiting);
+    for (int i = 0; i < OBJECT_COUNT; i++)
+        Py_CLEAR(self->objects[i]);
+    return 0;
+}
+
+static void
+Fields_dealloc(Fields *self)
+{
+    PyObject_GC_UnTrack(self);
+    Fields_clear(self);
+    free_type((PyObject *)self);
 }
 
 /* ---- the module ----------------------------------------------------------------- */
@@ -1853,8 +2257,49 @@ static PyType_Spec job_spec = {
     .slots = job_slots,
 };
 
+#define OBJECT(name) \
+    {#name, T_OBJECT_EX, offsetof(Fields, objects) + sizeof(PyObject *) * AT_##name, 0, \
+     NULL},
+
+static PyMemberDef fields_members[] = {
+    OBJECTS(OBJECT)
+    {"_started_ns", T_LONGLONG, offsetof(Fields, started_ns), 0, NULL},
+    {"_ended_ns", T_LONGLONG, offsetof(Fields, ended_ns), 0, NULL},
+    {"computed_ns", T_LONGLONG, offsetof(Fields, computed_ns), 0, NULL},
+    {"_cpu_ns", T_LONGLONG, offsetof(Fields, cpu_ns), 0, NULL},
+    {"_threads", T_INT, offsetof(Fields, threads), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+#define OWN METH_METHOD | METH_FASTCALL | METH_KEYWORDS
+
+static PyMethodDef fields_methods[] = {
+    {"again", PLAIN(Fields_again), OWN, NULL},
+    {"offer", PLAIN(Fields_offer), OWN, NULL},
+    {"finish", PLAIN(Fields_finish), OWN, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot fields_slots[] = {
+    {Py_tp_doc, "What a run has; see asyncnn.engine.job.PythonRunFields."},
+    {Py_tp_dealloc, Fields_dealloc},
+    {Py_tp_traverse, Fields_traverse},
+    {Py_tp_clear, Fields_clear},
+    {Py_tp_methods, fields_methods},
+    {Py_tp_members, fields_members},
+    {0, NULL},
+};
+
+static PyType_Spec fields_spec = {
+    .name = "asyncnn.engine._job.RunFields",
+    .basicsize = sizeof(Fields),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = fields_slots,
+};
+
 static PyMethodDef port_methods[] = {
-    {"drain", PLAIN(Port_drain), METH_NOARGS, NULL},
+    {"drain", PLAIN(Port_drain), METH_O, NULL},
+    {"bring", PLAIN(Port_bring), METH_VARARGS, NULL},
     {"lane", PLAIN(Port_lane), METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -1902,6 +2347,42 @@ static PyType_Spec lane_spec = {
     .slots = lane_slots,
 };
 
+/* Take an attribute of a module that is imported. */
+static PyObject *
+taken(const char *module, const char *name)
+{
+    PyObject *from = PyImport_ImportModule(module);
+    PyObject *found = from ? PyObject_GetAttrString(from, name) : NULL;
+    Py_XDECREF(from);
+    return found;
+}
+
+/* Have all that fields and their methods need. */
+static bool
+prepare_fields(State *state, PyObject *module)
+{
+    static const char *const names[] = {
+#define TEXT(name) #name,
+        NAMES(TEXT)
+    };
+    for (int i = 0; i < NAME_COUNT; i++)
+        if (!(state->names[i] = PyUnicode_InternFromString(names[i])))
+            return false;
+    PyObject *statuses = taken("asyncnn.hal.types", "ErrorStatus");
+    state->none = statuses ? PyObject_GetAttrString(statuses, "NONE") : NULL;
+    Py_XDECREF(statuses);
+    state->no_timing = taken("asyncnn.hal.types", "NO_TIMING");
+    state->execution = taken("asyncnn.logs", "EXECUTION");
+    state->cpuexe = taken("asyncnn.logs", "CPUEXE");
+    PyObject *end = taken("asyncnn._turn", "End");
+    PyObject *type = end ? PyType_FromModuleAndSpec(module, &fields_spec, end) : NULL;
+    bool is_added = type && !PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    Py_XDECREF(end);
+    return is_added && state->none && state->no_timing && state->execution
+           && state->cpuexe;
+}
+
 static int
 execute(PyObject *module)
 {
@@ -1915,24 +2396,24 @@ execute(PyObject *module)
         || !(state->control = add_type(module, &control_spec))
         || !(state->port = add_type(module, &port_spec))
         || !(state->lane = add_type(module, &lane_spec))
-        || !(state->requested = PyUnicode_InternFromString("requested")))
+        || !(state->job = add_type(module, &job_spec))
+        || !prepare_fields(state, module)
+        || PyModule_AddIntConstant(module, "MOST_LESSONS", MOST_LESSONS))
         return -1;
-    PyTypeObject *job = add_type(module, &job_spec);
-    Py_XDECREF((PyObject *)job);
-    PyObject *asked = job ? PyLong_FromSize_t((Word)must_end) : NULL;
+    PyObject *asked = PyLong_FromSize_t((Word)must_end);
     int failed = !asked || PyModule_AddObjectRef(module, "MUST_END", asked);
     Py_XDECREF(asked);
     return failed ? -1 : 0;
 }
 
+#define KEPT(F) F(segment) F(control) F(port) F(lane) F(job)
+
 static int
 traverse(PyObject *module, visitproc visit, void *arg)
 {
     State *state = PyModule_GetState(module);
-    Py_VISIT(state->segment);
-    Py_VISIT(state->control);
-    Py_VISIT(state->port);
-    Py_VISIT(state->lane);
+#define VISIT(type) Py_VISIT(state->type);
+    KEPT(VISIT)
     return 0;
 }
 
@@ -1940,11 +2421,10 @@ static int
 clear(PyObject *module)
 {
     State *state = PyModule_GetState(module);
-    Py_CLEAR(state->segment);
-    Py_CLEAR(state->control);
-    Py_CLEAR(state->port);
-    Py_CLEAR(state->lane);
-    Py_CLEAR(state->requested);
+#define FORGET(type) Py_CLEAR(state->type);
+    KEPT(FORGET) FORGET(none) FORGET(no_timing) FORGET(execution) FORGET(cpuexe)
+    for (int i = 0; i < NAME_COUNT; i++)
+        Py_CLEAR(state->names[i]);
     return 0;
 }
 

@@ -43,7 +43,7 @@ The flag of a graph that was told to `end`, as the process does, stays raised.
 
 **Lanes.** A `Lane` is a thread that never takes the interpreter lock. `IJob.offer`
 makes a run ready and hands it over; the lane runs it and leaves it at a `Port`, whose
-`drain` returns what has ended, and how. What has computed a part of a run when it stops
+`drain` lists what has ended, and how. What has computed a part of a run when it stops
 lies in memory of the job: no other one of it begins before that has gone on.
 Interpreters other than the main one, and forked children, have no lanes.
 """
@@ -51,6 +51,7 @@ Interpreters other than the main one, and forked children, have no lanes.
 import ctypes
 import os
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -59,9 +60,11 @@ import numpy as np
 from asyncnn.engine.array_memory import address_of, has_tail
 from asyncnn.hal.errors import BusyError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import ErrorStatus
 from asyncnn.kernels.kernel import NativeKernel
 from asyncnn.lazy import compiled_module
 from asyncnn.memory.pages import TAIL_BYTES
+from asyncnn.turn import End
 
 WORDS = 8
 """Of a call, at most."""
@@ -282,11 +285,12 @@ class ILane(Protocol):
         """Have the thread end as soon as it has nothing to run."""
 
 
-Ended: TypeAlias = tuple[Any, int | BaseException, int, int, int]
+Ended: TypeAlias = tuple[Any, int | BaseException | None, int, int, int]
 """The token of a run that a lane has left; how it ended, or what `IJob.run` raises.
 
 Then when the lane began and ended it, on the steady clock, and its processor time, in
-nanoseconds. What is to be offered again is `PAUSED`.
+nanoseconds. What is to be offered again is `PAUSED`. `RunFields` that have come to
+their end know all this: they have ended as None.
 """
 
 
@@ -300,9 +304,11 @@ class IPort(Protocol):
         """
         ...
 
-    def drain(self) -> list[Ended]:
-        """Read from that, and return what has ended, in this order."""
-        ...
+    def drain(self, ended: list[Ended], /) -> None:
+        """Read from that, and add what has ended, in this order."""
+
+    def bring(self, ended: list[Ended], look: Callable[[], object], /) -> object:
+        """Do that, then call ``look``: one call for the loop."""
 
 
 class IJob(Protocol):
@@ -351,6 +357,47 @@ class IJob(Protocol):
         ...
 
 
+class PythonRunFields(End):
+    """What each run has; a default of the class would cost two look-ups.
+
+    The one in C goes on a lane by itself, and ends without `_finish` where there is
+    nothing to it but its outputs. So nothing of that is here: where it was not built,
+    there is no such lane.
+    """
+
+    __slots__ = (
+        *("_abort_status", "_arrays", "_control", "_cpu_ns", "_ended_ns", "_error"),
+        *("_executable", "_execution", "_lessons", "_options", "_plan", "_report"),
+        *("_request", "_shapes", "_started_ns", "_threads", "_workspace", "account"),
+        *("accounting", "added_ns", "charged_ns", "client", "computed_ns", "cost"),
+        *("deadline_ns", "ends_anywhere", "goes_native", "has_plan", "pause"),
+        *("preemptions", "priority", "resumed_ns", "should_inline", "state", "use"),
+    )
+
+    if TYPE_CHECKING:
+
+        def again(
+            self, executable: Any, request: Any, plan: Any, arrays: Any, client: Any, /
+        ) -> Any:
+            """Return another run like this one, which was not submitted."""
+
+        def offer(self, idle: list[Any], /) -> bool:
+            """Have the last of these lanes go on with it; see `Work.offer`.
+
+            Nothing is made for it: there is a workspace, and a job. What is wrong with
+            the arrays is for `advance` to raise.
+            """
+            ...
+
+    def finish(self) -> ErrorStatus:
+        """Report the outcome; shapes and timing as the HAL wants them for it."""
+        return self._finish()
+
+    @abstractmethod
+    def _finish(self) -> ErrorStatus:
+        """Do what `finish` does, whatever there is to it."""
+
+
 _built: Any = compiled_module("asyncnn.engine._job", "ASYNCNN_PURE_JOB")
 
 MUST_END: int | None = None if _built is None else _built.MUST_END
@@ -358,11 +405,13 @@ MUST_END: int | None = None if _built is None else _built.MUST_END
 
 if TYPE_CHECKING:
     Segment = PythonSegment
+    RunFields = PythonRunFields
     Control: Callable[[], IControl]
     Job: Callable[[tuple[Placed, ...], int], IJob] | None
     Port: Callable[[int], IPort] | None
 else:
     Segment = PythonSegment if _built is None else _built.Segment
+    RunFields = PythonRunFields if _built is None else _built.RunFields
     Control = None if _built is None else _built.Control
     Job = None if _built is None else _built.Job
     Port = None if _built is None else _built.Port

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.model import TensorInfo, has_fixed_shape
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.requests import has_fixed_shape
 
 
 class Stage(msgspec.Struct, frozen=True, eq=False):

@@ -40,13 +40,25 @@ class LoopInbox:
             fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         except OSError:
             return
-        try:
-            # In no context: the caller's would keep its client for as long.
-            Context().run(self._loop.add_reader, fd, in_this_turn, self._deliver)
-        except OSError:  # there is no room among what the system watches
-            os.close(fd)
-            return
         self.fd = fd
+        try:
+            self._listen(self._deliver)
+        except OSError:  # there is no room among what the system watches
+            self.fd = -1
+            os.close(fd)
+
+    def listen_by(self, deliver: Callable[[], object]) -> None:
+        """Have the loop call this in place of what it calls now; from any thread."""
+
+        def listen() -> None:
+            if self.fd >= 0:
+                self._listen(deliver)
+
+        self.call(listen)
+
+    def _listen(self, deliver: Callable[[], object]) -> None:
+        # In no context: the caller's would keep its client for as long.
+        Context().run(self._loop.add_reader, self.fd, in_this_turn, deliver)
 
     def call(self, function: Callable[[], object]) -> bool:
         """Have the loop call ``function``; False if it is closed, so nobody waits."""

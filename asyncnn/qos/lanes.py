@@ -14,14 +14,16 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.offload import start_thread
 from asyncnn.qos.inbox import LoopInbox
-from asyncnn.qos.native_lanes import Ended, ILanePort, NativeLanes
+from asyncnn.qos.native_lanes import ILanePort, NativeLane, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import RUNNING, SUSPENDED, Pause, TimedPause, Work, fail_with
 
@@ -83,7 +85,8 @@ class Lanes(ABC):
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
-        self._natives = NativeLanes(name, count, inbox, make_port)
+        take_back = partial(self._deliver, True)
+        self._natives = NativeLanes(name, count, inbox, make_port, take_back)
 
     @property
     def threads(self) -> int:
@@ -130,60 +133,65 @@ class Lanes(ABC):
                 self._start()
             except ResourceExhaustedTransientError:
                 if not self._lanes:  # else it waits for one of them
-                    run_queue.discard(work)
-                    self.open.remove(work)
                     raise
 
-    def _deliver(self) -> None:
+    def _deliver(self, is_drained: bool = False) -> None:
         """Exchange what has come back from native lanes; report what has ended."""
         inbox, natives = self.inbox, self._natives
-        works, port, run_queue = inbox.works, natives.port, self.run_queue
-        returned: Iterable[Ended] = ()
-        if port is not None:
-            returned = port.drain()
-        elif inbox.fd >= 0:
+        works, returned, run_queue = inbox.works, natives.returned, self.run_queue
+        if not is_drained and natives.port is not None:
+            natives.port.drain(returned)
+        elif not is_drained and inbox.fd >= 0:
             with suppress(BlockingIOError):  # it is called by something else
                 os.eventfd_read(inbox.fd)
         inbox.is_due = False
-        for lane, outcome, started_ns, ended_ns, used_ns in returned:
-            work = lane.work
-            try:
-                has_ended = work.come_back(outcome, started_ns, ended_ns, used_ns)
-            except BaseException as error:
-                has_ended = True
-                fail_with(work, error)
-            if lane.is_dismissed:  # it was given up, and this was reported
-                lane.work = None
-                natives.dismissed.remove(lane)
-                natives.ending.append(lane)
-                continue
-            with self._lock:
-                lane.work, now_ns = None, time.monotonic_ns()
-                # Each thread of an engine has had as much as the lane's own.
-                lane_ns = used_ns * work.pause.threads
-                if has_ended or work.is_withdrawn or self.refusal is not None:
-                    run_queue.end(work, now_ns, lane_ns)
-                    if not work.is_left:  # else that was reported
-                        works.append(work)
-                else:
-                    run_queue.give_back(work, now_ns, lane_ns)
-                    # The system has run others in its place, and a lane is free.
-                    is_nice = lane.idle is natives.idle_nice and not lane.is_aside
-                    least_ns = (ended_ns - started_ns) * HELD_UP
-                    work.is_held_up = is_nice and used_ns < least_ns
-                lane.is_aside = False
-                if self.refusal is None:
-                    lane.idle.append(lane)
-                else:
-                    natives.dismiss(lane)
-                if run_queue.waiting or run_queue.aside:
-                    self._fill(now_ns, works, work)
         try:
+            with self._lock:
+                while returned:
+                    # An interrupt comes behind a call: none up to the lane's place.
+                    lane, outcome, started_ns, ended_ns, used_ns = returned[0]
+                    work, lane.work = lane.work, None
+                    del returned[0]
+                    if not lane.is_dismissed:
+                        lane.idle.append(lane)
+                    has_ended = outcome is None or self._has_ended(
+                        work, outcome, started_ns, ended_ns, used_ns
+                    )
+                    if lane.is_dismissed:  # it was given up, and this was reported
+                        natives.dismissed.remove(lane)
+                        natives.ending.append(lane)
+                        continue
+                    if self.refusal is not None:
+                        natives.end_idle()
+                    now_ns = time.monotonic_ns()
+                    # Each thread of an engine has had as much as the lane's own.
+                    lane_ns = used_ns * work.pause.threads
+                    if has_ended or work.is_withdrawn or self.refusal is not None:
+                        run_queue.end(work, now_ns, lane_ns)
+                        if not work.is_left:  # else that was reported
+                            works.append(work)
+                    else:
+                        run_queue.give_back(work, now_ns, lane_ns)
+                        # The system has run others in its place, and a lane is free.
+                        is_nice = lane.idle is natives.idle_nice and not lane.is_aside
+                        least_ns = (ended_ns - started_ns) * HELD_UP
+                        work.is_held_up = is_nice and used_ns < least_ns
+                    lane.is_aside = False
+                    if run_queue.waiting or run_queue.aside:
+                        self._fill(now_ns, works, work)
             while works:
                 self._finish(works.popleft())
         finally:
-            if works:  # a callback stops the application, which closes us then
+            if works or returned:  # the application is stopped, and closes us then
                 inbox.deliver_soon()
+
+    def _has_ended(self, work: Work, *outcome: Any) -> bool:
+        """Tell a piece of work how a native lane has left it."""
+        try:
+            return work.come_back(*outcome)
+        except BaseException as error:
+            fail_with(work, error)
+            return True
 
     def _replace(self, work: Work) -> None:
         """Have another lane take the place of one that still goes on with ``work``.
@@ -269,16 +277,35 @@ class Lanes(ABC):
         """Take ``work`` from the lanes; True if the caller has its end to report.
 
         Work with a decision to take ``is_left`` to its lane, which goes on with it.
-        False if a lane has come to its end, or will at the next boundary. The lock is
-        held.
+        False if a lane has come to its end, or will at the next boundary. What has no
+        lane, since the application was interrupted before it got one, ends here. The
+        lock is held.
         """
         if self.run_queue.discard(work):
             return not work.is_left
         work.is_withdrawn = True
-        if work.is_left or work.state is not RUNNING or not work.decides():
+        if work.is_left or work.state is not RUNNING:
+            return False
+        if not self._has_lane(work):
+            self.run_queue.end(work, time.monotonic_ns(), 0)
+            return True
+        if not work.decides():
             return False
         work.is_left = True
         return True
+
+    def _has_lane(self, work: Work) -> bool:
+        lanes: list[Lane | NativeLane] = [*self._lanes, *self._natives.lanes]
+        return any(lane.work is work for lane in lanes)
+
+    def _retract(self, work: Work) -> None:
+        """Forget work that was not accepted, or whose caller was interrupted first."""
+        with self._lock:
+            if work.state is RUNNING and self._has_lane(work):
+                return  # it ends there
+            if not self.run_queue.discard(work) and work.state is RUNNING:
+                self.run_queue.end(work, time.monotonic_ns(), 0)
+            self.open.discard(work)
 
     def _start(self) -> None:
         """Start another thread; the lock is held, for which the thread waits first."""
@@ -344,8 +371,9 @@ class Lanes(ABC):
         """Give work to a lane of Python that sleeps; False if there is none."""
         if not self._asleep:
             return False
-        lane = self._asleep.pop()
+        lane = self._asleep[-1]
         lane.work = work
+        del self._asleep[-1]  # an interrupt behind a call would lose it
         lane.wake.release()
         return True
 

@@ -10,6 +10,7 @@ import atexit
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
@@ -27,8 +28,11 @@ LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for lanes that were left open."""
 
 
-Ended: TypeAlias = tuple[Any, int | BaseException, int, int, int]
-"""A lane that has come back, how, when it began and ended, and its processor time."""
+Ended: TypeAlias = tuple[Any, int | BaseException | None, int, int, int]
+"""A lane that has come back, how, when it began and ended, and its processor time.
+
+None stands for an end that its work knows all of.
+"""
 
 
 class ILanePort(Protocol):
@@ -37,9 +41,13 @@ class ILanePort(Protocol):
     def lane(self, name: str, nice: int = 0) -> Any:
         """Start a lane."""
 
-    def drain(self) -> list[Ended]:
-        """Return what has come back."""
-        ...
+    def drain(self, ended: list[Ended], /) -> None:
+        """Add what has come back."""
+
+    def bring(self, ended: list[Ended], look: Callable[[], object], /) -> object:
+        """Add what has come back, then call ``look``."""
+        self.drain(ended)
+        return look()
 
 
 class NativeLane:
@@ -60,9 +68,9 @@ class NativeLane:
 class NativeLanes:
     """Up to ``count`` lanes of each kind, where ``make_port`` makes a port for these.
 
-    ``dismissed`` are those that were given up with their work, ``ending`` those whose
-    threads have yet to end. What comes back wakes the loop as the inbox does. Not
-    thread-safe.
+    ``returned`` have come back, and ``take_back`` has yet to look at them. Those that
+    are ``dismissed`` were given up with their work, the threads of those ``ending``
+    have yet to end. What comes back wakes the loop as the inbox does. Not thread-safe.
     """
 
     def __init__(
@@ -71,12 +79,15 @@ class NativeLanes:
         count: int,
         inbox: LoopInbox,
         make_port: Callable[[int], ILanePort] | None,
+        take_back: Callable[[], None],
     ) -> None:
         self._name = name
         self._count = count
         self._inbox = inbox
         self._make_port = make_port
+        self._take_back = take_back
         self.port: ILanePort | None = None
+        self.returned: list[Ended] = []
         self.lanes: list[NativeLane] = []
         self.dismissed: list[NativeLane] = []
         self.ending: list[NativeLane] = []
@@ -92,6 +103,9 @@ class NativeLanes:
         try:
             if self.port is None:
                 self.port = make_port(fd)
+                self._inbox.listen_by(
+                    partial(self.port.bring, self.returned, self._take_back)
+                )
                 _open.add(self)
             nice = NICE if idle is self.idle_nice else 0
             lane = NativeLane(self.port.lane(self._name, nice), idle)
@@ -140,9 +154,11 @@ class NativeLanes:
             lane.thread.has_ended for lane in self.lanes
         ):
             time.sleep(0.001)
-        for lane, *end in [] if self.port is None else self.port.drain():
+        if self.port is not None:
+            self.port.drain(self.returned)
+        for lane, *end in self.returned:
             with suppress(Exception):
-                if lane.work is not None:
+                if lane.work is not None and end[0] is not None:
                     lane.work.come_back(*end)
 
 

@@ -164,10 +164,10 @@ class RunQueue(Generic[JobT]):
         if pending == self._last_place:
             self._filled_or_freed()
         if begins and self.room > 0 and not self.waiting:
-            self._running.append(job)
             self.room -= 1
             job.state = RUNNING
             job.resumed_ns = job.charged_ns = now_ns
+            self._running.append(job)  # last: an interrupt comes behind a call
             return None
         priority = job.priority
         was_waiting, is_first = account.waiting > 0, not account.ready[priority].length
@@ -228,7 +228,6 @@ class RunQueue(Generic[JobT]):
                 self.end(job, now_ns)
                 self.missed.append(job)
                 continue
-            self._running.append(job)
             self.room -= 1
             job.state = RUNNING
             job.resumed_ns = job.charged_ns = now_ns
@@ -243,6 +242,7 @@ class RunQueue(Generic[JobT]):
                 slice_ends_ns = now_ns + self.policy.slice_ns
                 if job.review_ns is None or slice_ends_ns < job.review_ns:
                     job.review_ns = slice_ends_ns
+            self._running.append(job)  # last: see `add`
             return job
         return None
 

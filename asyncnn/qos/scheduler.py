@@ -148,8 +148,8 @@ class Scheduler(Lanes):
                     raise self.refusal()
                 now_ns = time.monotonic_ns()
                 run_queue, idle = self.run_queue, self._natives.idle
-                to_stop = run_queue.add(work, now_ns, begins=True)
                 self.open.add(work)
+                to_stop = run_queue.add(work, now_ns, begins=True)
                 # As `_give`, for the most usual: a native lane is idle.
                 has_lane = work.state is RUNNING
                 if has_lane and idle and work.goes_native and work.priority is not LOW:
@@ -162,8 +162,10 @@ class Scheduler(Lanes):
                     has_lane = self._give(work)
                 if not has_lane:
                     self._seat(work, to_stop, now_ns)
-        except AsyncnnError as error:
-            self.count_refusal(work, error.status)
+        except BaseException as error:
+            self._retract(work)
+            if isinstance(error, AsyncnnError):
+                self.count_refusal(work, error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         if work.deadline_ns is not None or not self._stuck.is_watching:

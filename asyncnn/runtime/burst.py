@@ -41,9 +41,9 @@ from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, Places, no_place_for_buffers
 from asyncnn.runtime.execution_options import copies_now, copies_of
 from asyncnn.runtime.home import get_ident
-from asyncnn.runtime.model import position_of
+from asyncnn.runtime.model import has_fixed_shape, position_of
 from asyncnn.runtime.opening import Opened, opens
-from asyncnn.runtime.requests import Inputs, Results, Tensor, has_fixed_shape
+from asyncnn.runtime.requests import Inputs, Results, Tensor
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
 
 

@@ -30,7 +30,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     WrongTypeError,
 )
-from asyncnn.hal.operands import AnyOperandType, dtype_of
+from asyncnn.hal.operands import AnyOperandType, dtype_of, is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions, Memory, Model, Operand, OperandType
 from asyncnn.hal.validate.rules import operand_type_name
@@ -214,6 +214,13 @@ class TensorInfo(msgspec.Struct, frozen=True):
             see `NamedModel.knowing`.
         """
         return dtype_of(self.type)
+
+
+def has_fixed_shape(info: TensorInfo) -> bool:
+    """Tell whether the model fixes the shape."""
+    if is_scalar(info.type):
+        return True
+    return bool(info.dimensions) and 0 not in info.dimensions
 
 
 class StateTensor(msgspec.Struct, frozen=True, eq=False):

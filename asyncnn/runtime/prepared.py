@@ -17,7 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
-from asyncnn.callbacks import ExecutionResult, ExplainedAnswer, launched
+from asyncnn.callbacks import executed_synchronously, launched
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.execution import IInProcess, Outputs, binding_of, timing_of
 from asyncnn.fenced_run import FencedRun, execute_fenced, launched_for, launcher_of
@@ -25,14 +25,7 @@ from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    DEFAULT_OPTIONS,
-    ErrorStatus,
-    ExecutionOptions,
-    Model,
-    Request,
-    Subgraph,
-)
+from asyncnn.hal.types import DEFAULT_OPTIONS, ErrorStatus, Model, Subgraph
 from asyncnn.memory.pages import os_errors
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.buffers import MakeArray, Slot
@@ -45,7 +38,7 @@ from asyncnn.runtime.execution_options import (
     options_for,
 )
 from asyncnn.runtime.home import Home, get_ident, running_loop
-from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
+from asyncnn.runtime.model import NamedModel, TensorInfo, has_fixed_shape, position_of
 from asyncnn.runtime.opening import Opening
 from asyncnn.runtime.requests import (
     InputCheck,
@@ -54,7 +47,6 @@ from asyncnn.runtime.requests import (
     RequestBuilder,
     Results,
     Tensor,
-    has_fixed_shape,
 )
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
 from asyncnn.runtime.states import Kept, StatefulRequests, no_state, slots_of
@@ -139,6 +131,7 @@ class PreparedModel:
             local=self._local if is_whole else None,
             launch=launcher_of(hal),
         )
+        self._take = self._target.space.taker(self._target.check)
         self._in_flight = InFlight(max_in_flight)
 
     async def run(
@@ -183,7 +176,11 @@ class PreparedModel:
         if get_ident() != target.home.loop._thread_id:
             target.home.refuse("the model")
         space = target.space
-        usual = target.check.usual(inputs)
+        in_flight, take, taken = self._in_flight, self._take, None
+        # What waits for others has no arrays of its own.
+        if take is not None and out is None and in_flight.room:
+            taken = take(inputs)
+        usual = target.check.usual(inputs) if taken is None else None
         given = None if out is None else space.given(out)
         options = DEFAULT_OPTIONS
         if measure or timeout is not None or loop_timeout is not None:
@@ -191,27 +188,33 @@ class PreparedModel:
                 timeout=timeout, loop_timeout=loop_timeout, measure=measure
             )
         trace = None if active.recorder is None else begin()
-        in_flight = self._in_flight
         if in_flight.room:
             in_flight.room -= 1
         else:
             await in_flight.wait(options.deadline)
         try:
-            arrays = await target.converted(inputs) if usual is None else usual
-            outputs = space.allocate() if given is None and space.is_fixed else None
-            is_usual = usual is not None and outputs is not None
-            spaces = target.spaces(given) if outputs is None else (*outputs.values(),)
-            launch_on, end = self._launch_on, None
+            outputs: Outputs | None
+            if taken is not None:
+                tensors, outputs = taken
+            else:
+                arrays = await target.converted(inputs) if usual is None else usual
+                outputs = space.allocate() if given is None and space.is_fixed else None
+                made = target.spaces(given) if outputs is None else outputs.values()
+                tensors = (*arrays, *made)
+            is_usual = taken is not None or not (usual is None or outputs is None)
+            launch_on, end, split = self._launch_on, None, len(self.inputs)
             if launch_on is not None and path == "async":
-                end = launch_on((*arrays, *spaces), options, is_usual)
+                end = launch_on(tensors, options, is_usual)
             if end is None:
-                request = target.build_request(arrays, spaces)
+                request = target.build_request(tensors[:split], tensors[split:])
                 end = self._carry(path)(request, options)
             result = await end
+            spaces: Sequence[Tensor] = () if outputs is not None else tensors[split:]
             if result.status is _INSUFFICIENT_SIZE:
-                outputs = None
+                outputs, carry = None, self._carry(path)
+                arrays, spaces = tensors[:split], tensors[split:]
                 _, spaces, result = await target.with_more_space(
-                    arrays, given, spaces, np.empty, self._carry(path), options, result
+                    arrays, given, spaces, np.empty, carry, options, result
                 )
         finally:
             if in_flight.waiters:
@@ -265,16 +268,21 @@ class PreparedModel:
         space = target.space
         if not space.is_fixed:
             space.check_fixed()
-        usual = target.check.usual(inputs)
-        arrays = target.check.with_buffers(inputs) if usual is None else usual
-        given = None if out is None else space.given(out)
-        make = self._make_array
-        if given is None:
-            outputs = space.allocate(make)
-            spaces: Sequence[Tensor] = tuple(outputs.values())
-        else:
-            spaces = target.spaces(given, make)
-            outputs = space.named(spaces)
+        make, split = self._make_array, len(self.inputs)
+        is_usual, take = out is None, self._take
+        taken = take(inputs) if is_usual and take and make is np.empty else None
+        if taken is None:
+            usual = target.check.usual(inputs)
+            arrays = target.check.with_buffers(inputs) if usual is None else usual
+            if out is None:
+                outputs = space.allocate(make)
+                spaces: Iterable[Tensor] = outputs.values()
+            else:
+                spaces = target.spaces(space.given(out), make)
+                outputs = space.named(spaces)
+            taken = (*arrays, *spaces), outputs
+            is_usual = is_usual and usual is not None
+        tensors, outputs = taken
         options = DEFAULT_OPTIONS
         if measure or not (timeout is duration is loop_timeout is None):
             options = options_for(
@@ -283,17 +291,18 @@ class PreparedModel:
                 loop_timeout=loop_timeout,
                 measure=measure,
             )
-        sources = target.sources(wait_for, arrays) if wait_for else ()
-        local, is_usual = target.local, usual is not None and given is None
-        tensors = (*arrays, *spaces)
-        request = None if local is None else local.bind(tensors, is_usual)
-        if request is None:
-            request = target.build_request(arrays, spaces)
+        sources = target.sources(wait_for, tensors[:split]) if wait_for else ()
         outputs.route = target.route
-        launch, hal = target.launch, self.hal
-        if sources:
-            return launched_for(hal, launch, request, sources, options, outputs)
-        run = launch(request, (), options)
+        launch, hal, local, run = target.launch, self.hal, target.local, None
+        if local is not None and not sources:
+            run = local.launch_fenced_on(tensors, options, is_usual)
+        if run is None:
+            request = None if local is None else local.bind(tensors, is_usual)
+            if request is None:
+                request = target.build_request(tensors[:split], tensors[split:])
+            if sources:
+                return launched_for(hal, launch, request, sources, options, outputs)
+            run = launch(request, (), options)
         run.outputs, run.prepared = outputs, hal
         return run
 
@@ -413,7 +422,7 @@ class PreparedModel:
             build_request=RequestBuilder(model.inputs, model.outputs),
             local=None,
         )
-        opened._launch_on = None
+        opened._launch_on = opened._take = None
         first = {
             state.info.name: state.first_value()
             for state in self._model.kept
@@ -476,18 +485,9 @@ class PreparedModel:
                 return self._direct.launch
             return partial(launched, self.hal)
         if path == "sync":
-            return self._synchronously
+            return partial(executed_synchronously, self.hal)
         check_path(path)
         return partial(execute_fenced, self._target.launch)
-
-    async def _synchronously(
-        self, request: Request, options: ExecutionOptions
-    ) -> ExecutionResult:
-        answer = await self.hal.execute_synchronously_1_3(
-            request, options.measure, options.deadline, options.loop_timeout
-        )
-        reason = answer.reason if isinstance(answer, ExplainedAnswer) else ""
-        return ExecutionResult(*answer, reason)
 
     def __repr__(self) -> str:
         names = [info.name for info in self.inputs]

@@ -6,7 +6,7 @@ outputs, and `RequestBuilder` makes the request of both.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,11 +27,12 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.hal.validate import plain_arguments
+from asyncnn.lazy import compiled_module
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
-from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.model import TensorInfo, has_fixed_shape
 
 MAX_SPACE_ATTEMPTS = 4
 """Executions tried until outputs of unknown size have found enough space."""
@@ -66,9 +67,11 @@ Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Arr
 """Arrays to write to by output name, in the model's order, or for the only output."""
 
 _Arguments: TypeAlias = tuple[RequestArgument, ...]
+_Taken: TypeAlias = tuple[tuple[Any, ...], Outputs]
 _INTEGERS = {np.dtype(np.int32), np.dtype(np.int64)}
 _OMITTED = RequestArgument(has_no_value=True)
 _NO_HANDLE = Handle()
+_built: Any = compiled_module("asyncnn.runtime._arrays", "ASYNCNN_PURE_JOB")
 
 
 class InputCheck:
@@ -302,6 +305,17 @@ class OutputSpace:
             raise failure_of(error, "arrays for the outputs") from error
         return outputs
 
+    def taker(self, check: InputCheck) -> "Callable[[Any], _Taken | None] | None":
+        """Return what does what most runs need of both, None if there is no such thing.
+
+        It returns all tensors and the outputs, or None if an input is not `usual`.
+        """
+        if _built is None or not self.is_fixed:
+            return None
+        tensors = tuple(check._by_name), tuple((n, d, s) for n, s, d in self._made)
+        arrays: Any = _built.UsualArrays(*tensors, np.ndarray, np.empty, Outputs)
+        return cast("Callable[[Any], _Taken | None]", arrays.take)
+
     def check_fixed(self) -> None:
         """Check that a fenced execution can have the outputs.
 
@@ -484,10 +498,3 @@ def _argument(
     location = DataLocation(len(pools), offset, array.nbytes)
     pools.append(memory)
     return RequestArgument(False, location, dimensions)
-
-
-def has_fixed_shape(info: TensorInfo) -> bool:
-    """Tell whether the model fixes the shape."""
-    if is_scalar(info.type):
-        return True
-    return bool(info.dimensions) and 0 not in info.dimensions

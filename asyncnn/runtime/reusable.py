@@ -34,14 +34,8 @@ from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
 from asyncnn.runtime.execution_options import options_for
 from asyncnn.runtime.home import Home, get_ident
-from asyncnn.runtime.model import position_of
-from asyncnn.runtime.requests import (
-    MAX_SPACE_ATTEMPTS,
-    InputCheck,
-    OutputSpace,
-    Tensor,
-    has_fixed_shape,
-)
+from asyncnn.runtime.model import has_fixed_shape, position_of
+from asyncnn.runtime.requests import MAX_SPACE_ATTEMPTS, InputCheck, OutputSpace, Tensor
 from asyncnn.runtime.threadsafe import Done, ThreadsafeRun
 from asyncnn.tracing import Layer, Phase, active, begin
 

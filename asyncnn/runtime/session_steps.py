@@ -12,8 +12,8 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions, Memory, Request
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, MakeArray, Places, Slot
 from asyncnn.runtime.burst import open_carry
-from asyncnn.runtime.model import TensorInfo
-from asyncnn.runtime.requests import InputCheck, Tensor, has_fixed_shape
+from asyncnn.runtime.model import TensorInfo, has_fixed_shape
+from asyncnn.runtime.requests import InputCheck, Tensor
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
 from asyncnn.runtime.states import Kept, StatePlaces, allocated, placed_among
 
@@ -63,7 +63,7 @@ BESIDE = (1, 0, 0)
 """The place that a step writes which reads place 0, place 1, or what is held."""
 
 
-class Steps:
+class StepCalls:
     """The calls of a session, over arrays of its own, one for each direction.
 
     What a step that was given up may still be using is never used again: the session

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import DeviceSettings
+from asyncnn.devices.executable import MOST_LESSONS
 from asyncnn.engine.job import Job
 from asyncnn.hal.types import Priority
 from asyncnn.qos import Client, Policy
@@ -197,6 +198,7 @@ UNCLOSED = """
 import asyncio, sys, time
 import asyncnn
 from asyncnn.devices import DeviceSettings
+from asyncnn.devices.executable import MOST_LESSONS
 from tests.devices.test_accelerated import X, layers
 settings = DeviceSettings(inline_below_us=0, lanes=1)
 async def begin():
@@ -225,3 +227,18 @@ def test_the_process_ends_at_once_with_a_run_that_nobody_waits_for(end: str) -> 
     took_s = time.monotonic() - float(ran.stdout or 0)
     assert ran.returncode == 0, ran.stderr
     assert took_s < 8, "it has waited for a graph that nobody gives back"
+
+
+async def test_runs_that_are_like_others_are_learnt_from() -> None:
+    settings = DeviceSettings(inline_below_us=0, lanes=1)
+    async with open_device("accelerated", settings=settings) as device:
+        prepared = await device.prepare(layers(4))
+        for _ in range(40):
+            await prepared.run(X)
+        executable = prepared.hal._executable  # type: ignore[attr-defined]
+        executable._below_ns = 10**9  # as if a lane were slower than the loop
+        assert executable.blanks
+        for _ in range(MOST_LESSONS):
+            await prepared.run(X)
+        assert executable.should_inline
+        assert all(run.should_inline for run in executable.blanks.values())

@@ -1,9 +1,7 @@
 """Executions as work that stops, goes on, is aborted and reports once."""
 
-import sys
 import threading
 import time
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,7 +13,6 @@ from asyncnn.devices.executable import Executable
 from asyncnn.devices.preparations import PrepareWork
 from asyncnn.devices.run import Run
 from asyncnn.engine import Program
-from asyncnn.engine.job import Control
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -28,7 +25,6 @@ from asyncnn.hal.types import (
 )
 from asyncnn.pacing import Pace, Steps
 from asyncnn.qos import LOCAL, Pause, WorkAccounting
-from asyncnn.qos.native_lanes import NativeLane
 from asyncnn.qos.work import fail_with
 from tests.devices.test_execution import request_for
 from tests.networks import chain
@@ -93,38 +89,6 @@ class Reported:
     ) -> None:
         self.reports += 1
         self.error, self.shapes, self.timing = error, shapes, timing
-
-
-def test_an_interrupt_behind_a_call_loses_no_native_lane() -> None:
-    """That is where Python looks for signals."""
-    work = Reported().work
-    taken: list[NativeLane] = []
-
-    class Taking:
-        def offer(self, _: Any, lane: NativeLane, *__: Any) -> None:
-            taken.append(lane)
-
-    work._arrays, work.pause = [X], Pause()
-    work._workspace = SimpleNamespace(job=Taking())  # type: ignore[assignment]
-    work._control = Control()
-    idle: list[NativeLane] = []
-    idle.append(NativeLane(None, idle))
-    lane = idle[0]
-
-    def interrupt(_: Any, event: str, __: Any) -> None:
-        if event == "c_return":
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
-    sys.setprofile(interrupt)
-    try:
-        work.offer(idle)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.setprofile(None)
-    assert idle + taken == [lane]
-    assert (lane.work is work) == (taken == [lane])
 
 
 def test_work_goes_on_where_it_stopped() -> None:

@@ -36,7 +36,9 @@ class Desk:
         tokens: list[Any] = []
         while len(tokens) < count:
             assert select.select([self.fd], [], [], LIMIT_S)[0], "nothing has ended"
-            for ended in self.port.drain():
+            drained: list[Ended] = []
+            self.port.drain(drained)
+            for ended in drained:
                 tokens.append(ended[0])
                 self.ended[ended[0]] = ended
         assert len(tokens) == count

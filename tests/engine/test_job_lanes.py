@@ -22,6 +22,7 @@ from asyncnn.engine.job import (
     PAUSED,
     STOPPED,
     Control,
+    Ended,
     IControl,
     Job,
 )
@@ -337,6 +338,7 @@ def test_a_storm_loses_no_run_and_no_order(desk: Desk, lanes: int, runs: int) ->
     away: dict[int, tuple[int, IControl, Array, Array]] = {}
     outcomes = [0] * 4
     begun = ended = 0
+    drained: list[Ended] = []
 
     def settle(number: int, outcome: int | BaseException) -> None:
         nonlocal ended
@@ -373,7 +375,10 @@ def test_a_storm_loses_no_run_and_no_order(desk: Desk, lanes: int, runs: int) ->
         for _, control, *_ in away.values():
             if choose.random() < 0.2:
                 choose.choice([control.stop, control.pause])()
-        for number, outcome, *_ in desk.port.drain():
+        desk.port.drain(drained)
+        while drained:
+            number, outcome, *_ = drained.pop(0)
+            assert outcome is not None
             settle(number, outcome)
     assert not away, note
     assert not any(waiting), note

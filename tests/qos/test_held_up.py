@@ -39,11 +39,11 @@ class Port(ILanePort):
         self._back.append((lane, *end))
         os.eventfd_write(self._fd, 1)
 
-    def drain(self) -> list[Any]:
+    def drain(self, ended: list[Any], /) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
-        back, self._back = self._back, []
-        return back
+        ended += self._back
+        self._back = []
 
 
 class Offered(Work):

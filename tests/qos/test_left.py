@@ -95,7 +95,9 @@ async def test_a_deadline_is_reported_while_the_lane_goes_on(
 async def test_what_a_native_lane_brings_back_later_ends_once() -> None:
     works: list[Deaf] = []
     port = Mock()
-    port.drain.side_effect = lambda: [(work.lane, 0, 0, 0, 0) for work in works]
+    port.drain.side_effect = lambda ended: ended.extend(
+        (work.lane, 0, 0, 0, 0) for work in works
+    )
     scheduler = Scheduler("test-lane", max_pending=8, make_port=lambda _: port)
     work = OnNative()
     scheduler.submit(work)

@@ -19,23 +19,23 @@ from asyncnn.tools.bench.bench_steps import (
 
 MOST = {
     ("accelerated", INPROCESS): {
-        RUN: 18,
-        EXECUTION: 16,
-        FENCED: 24,
-        CALLBACK: 25,
-        BURST: 23,
-        BURST_IN_PLACE: 19,
+        RUN: 12,
+        EXECUTION: 11,
+        FENCED: 17,
+        CALLBACK: 22,
+        BURST: 18,
+        BURST_IN_PLACE: 14,
     },
     ("reference", INPROCESS): {
-        RUN: 74,
+        RUN: 73,
         EXECUTION: 72,
-        FENCED: 80,
+        FENCED: 77,
         CALLBACK: 81,
         BURST: 79,
         BURST_IN_PLACE: 75,
     },
     ("accelerated", REMOTE): {
-        RUN: 19,
+        RUN: 18,
         EXECUTION: 18,
         FENCED: 38,
         CALLBACK: 29,
