@@ -16,10 +16,10 @@ import numpy as np
 
 from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import import_tflite
 from asyncnn.runtime.tflite.functions import ALIASES
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
 from docs.generated import ROOT, GeneratedPart, table
+from tests.runtime.tflite.importing import import_tflite
 
 # By name, since the tests are not type-checked.
 _layer_cases = import_module("tests.runtime.tflite.layer_cases")

@@ -17,9 +17,9 @@ from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import Priority
 from asyncnn.memory.pools import from_buffer
 from asyncnn.qos import Client, acting_for
-from asyncnn.runtime.tflite import region_of_tflite
 from asyncnn.service import Supervision
 from tests.devices.conftest import children, until_running
+from tests.runtime.tflite.importing import region_of_tflite
 from tests.runtime.tflite.test_regions import dense_layers
 
 LAYERS, WIDTH = 6, 512

@@ -14,12 +14,12 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.tflite import import_tflite
 from tests.runtime.onnx.files import imported as imported_onnx
 from tests.runtime.onnx.files import model, tensor
 from tests.runtime.tflite.cases import f32, ramp
 from tests.runtime.tflite.files import Op, T, write
 from tests.runtime.tflite.graphs import conv_2d
+from tests.runtime.tflite.importing import import_tflite
 
 HINT = "the file leaves shapes to the application: load it with your own, "
 

@@ -13,30 +13,22 @@ from typing import TYPE_CHECKING
 from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from asyncnn.runtime.tflite.importer import (
-        import_tflite,
-        importing_tflite,
-        outline_of_tflite,
-    )
-    from asyncnn.runtime.tflite.region import loading_tflite, region_of_tflite
+    from asyncnn.runtime.tflite.importer import importing_tflite, outline_of_tflite
+    from asyncnn.runtime.tflite.region import loading_tflite
     from asyncnn.runtime.unsupported import UnsupportedOperatorError
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "asyncnn.runtime.tflite.importer": (
-                "import_tflite importing_tflite outline_of_tflite"
-            ),
-            "asyncnn.runtime.tflite.region": "loading_tflite region_of_tflite",
+            "asyncnn.runtime.tflite.importer": "importing_tflite outline_of_tflite",
+            "asyncnn.runtime.tflite.region": "loading_tflite",
             "asyncnn.runtime.unsupported": "UnsupportedOperatorError",
         },
     )
 
 __all__ = (
     "UnsupportedOperatorError",
-    "import_tflite",
     "importing_tflite",
     "loading_tflite",
     "outline_of_tflite",
-    "region_of_tflite",
 )

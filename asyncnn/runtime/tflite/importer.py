@@ -70,34 +70,19 @@ SHAPE_INPUTS: dict[str, frozenset[int]] = (
 """Inputs that only repeat what the output's shape says; they are never read."""
 
 
-def import_tflite(
-    memory: Memory,
-    *,
-    signature: str | None = None,
-    input_shapes: InputShapes = None,
-    extensions: Iterable[Extension | str] = (),
-) -> NamedModel:
-    """Import the TFLite file whose bytes are in ``memory``.
-
-    :param signature: as of `asyncnn.load`, like ``input_shapes`` and ``extensions``.
-    :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no
-        such signature.
-    :raises UnsupportedOperatorError: if an operator has no HAL form.
-    """
-    steps = importing_tflite(
-        memory, signature=signature, input_shapes=input_shapes, extensions=extensions
-    )
-    return completed(steps)
-
-
 def importing_tflite(
     memory: Memory,
-    *,
     signature: str | None = None,
     input_shapes: InputShapes = None,
     extensions: Iterable[Extension | str] = (),
 ) -> Steps[NamedModel]:
-    """Import a file in steps, between which it may be left; see `import_tflite`."""
+    """Import the TFLite file in ``memory`` in steps, between which it may be left.
+
+    :param signature: as of `asyncnn.load`, like ``input_shapes`` and ``extensions``.
+    :raises InvalidArgumentError: if it is damaged, no TFLite file, or has no such
+        signature.
+    :raises UnsupportedOperatorError: if an operator has no HAL form.
+    """
     with decoding("TFLite"):
         contents = yield from reading_contents(view(memory))
         graph = chosen_graph(contents, signature)

@@ -22,7 +22,7 @@ from asyncnn.hal.validate import validating
 from asyncnn.input_files import decoding
 from asyncnn.memory.pages import is_final
 from asyncnn.memory.pools import view
-from asyncnn.pacing import Steps, completed
+from asyncnn.pacing import Steps
 from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.model import InputShapes, NamedModel, shapes_by_name
 from asyncnn.runtime.tflite.borders import (
@@ -36,7 +36,7 @@ from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite import runnable
-from asyncnn.tflite.contents import keep_checked, reading_contents
+from asyncnn.tflite.contents import keep_checked
 from asyncnn.tflite.scan import reading_checked
 from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Tensor
 
@@ -57,7 +57,7 @@ def loading_tflite(
 
     One that cannot be translated is a region all the same, unless ``strict``.
 
-    :raises InvalidArgumentError: as `region_of_tflite`.
+    :raises InvalidArgumentError: if the file is damaged, or has no such signature.
     :raises UnsupportedOperatorError: if LiteRT does not run it either.
     """
     with decoding("TFLite"):
@@ -66,7 +66,7 @@ def loading_tflite(
             data, is_final=not strict and is_final(np.frombuffer(data, np.uint8))
         )
         graph = chosen_graph(contents, signature)
-        region = partial(_region, contents, graph, memory, input_shapes)
+        region = partial(region_of_graph, contents, graph, memory, input_shapes)
         if not strict and _loses_nothing(contents, graph, input_shapes):
             # What is wrong with it, if anything, its translation says in more words.
             unwanted = suppress(InvalidArgumentError, UnsupportedOperatorError)
@@ -93,23 +93,6 @@ def loading_tflite(
             hint=refused.hint,
             operators=refused.operators,
         ) from error
-
-
-def region_of_tflite(
-    memory: Memory, *, signature: str | None = None, input_shapes: InputShapes = None
-) -> NamedModel:
-    """Return the model of a whole TFLite file, which LiteRT runs.
-
-    The parameters are `import_tflite`'s. Outputs have the shapes that the file
-    says, and open ones if inputs have not.
-
-    :raises InvalidArgumentError: if the file is damaged, or has no such signature.
-    :raises UnsupportedOperatorError: if LiteRT does not run it by itself.
-    """
-    with decoding("TFLite"):
-        contents = completed(reading_contents(view(memory)))
-        graph = chosen_graph(contents, signature)
-        return completed(_region(contents, graph, memory, input_shapes))
 
 
 def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) -> bool:
@@ -141,10 +124,16 @@ def is_hybrid(graph: Graph) -> bool:
     return any("FLOAT32" in each and {"INT8", "UINT8"} & {*each} for each in read)
 
 
-def _region(
+def region_of_graph(
     contents: Contents, graph: Graph, memory: Memory, input_shapes: InputShapes
 ) -> Steps[NamedModel]:
-    """Make the model in steps, between which it may be left; see `region_of_tflite`."""
+    """Return the model of a whole file, which LiteRT runs, in steps.
+
+    Outputs have the shapes that the file says, and open ones if inputs have not.
+
+    :raises InvalidArgumentError: if the file is damaged.
+    :raises UnsupportedOperatorError: if LiteRT does not run it by itself.
+    """
     refusal = runnable.refusal(contents)
     if graph.index:
         refusal = f"the signature is of {graph.label}, not of the main one"

@@ -2,9 +2,9 @@
 
 from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import import_tflite
 from tests.runtime.tflite.cases import F32, boolean, const, f32, i32
 from tests.runtime.tflite.files import G, Op, T
+from tests.runtime.tflite.importing import import_tflite
 
 
 def unary(name: str, shape: tuple[int, ...] = (2, 3)) -> G:

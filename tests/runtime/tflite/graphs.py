@@ -2,8 +2,8 @@
 
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.tflite import import_tflite
 from tests.runtime.tflite.files import Op, T, given, write
+from tests.runtime.tflite.importing import import_tflite
 
 WINDOW = {"StrideW": 1, "StrideH": 1, "DilationWFactor": 1, "DilationHFactor": 1}
 

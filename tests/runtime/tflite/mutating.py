@@ -22,8 +22,8 @@ from asyncnn.extensions import Extensions
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import completed
-from asyncnn.runtime.tflite import region_of_tflite
 from asyncnn.tflite.contents import reading_contents
+from tests.runtime.tflite.importing import region_of_tflite
 
 VALUES = (*range(9), 16, 100, 255, 1000, 65535, 2**31 - 1, -1, -2, -100)
 MOST_BYTES = 6 << 30

@@ -8,7 +8,7 @@ import numpy as np
 from asyncnn.engine import PlanExecution, Program
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.tflite import import_tflite
+from tests.runtime.tflite.importing import import_tflite
 
 
 class Steps:

@@ -9,11 +9,12 @@ import pytest
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandLifeTime, OperationType
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, I8, I32, boolean, case, const, f32, i32
 from tests.runtime.tflite.files import Op, T, write
 from tests.runtime.tflite.graphs import conv_2d, imported
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.litert import run_litert
 
 

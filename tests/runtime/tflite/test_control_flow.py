@@ -7,7 +7,7 @@ import pytest
 from flatbuffers import flexbuffers
 
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.runtime.tflite.cases import F32, boolean, const, f32, i32
 from tests.runtime.tflite.files import G, Op, T, write
 from tests.runtime.tflite.flow_files import (
@@ -18,6 +18,7 @@ from tests.runtime.tflite.flow_files import (
     unary,
     while_,
 )
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.stepping import Steps, assert_steps_agree
 
 

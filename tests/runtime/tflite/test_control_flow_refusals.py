@@ -5,7 +5,7 @@ import pytest
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError
 from asyncnn.runtime.tflite.subgraphs import MAX_DEPTH
 from tests.runtime.tflite.cases import boolean, const, f32, i32
 from tests.runtime.tflite.files import G, Op, T, write
@@ -17,6 +17,7 @@ from tests.runtime.tflite.flow_files import (
     unary,
     while_,
 )
+from tests.runtime.tflite.importing import import_tflite
 
 
 def binary(name: str, *shape: int) -> G:

@@ -12,10 +12,11 @@ from asyncnn.extensions import Argument, Extension, FlexOptions, stateless
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import OperandType
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, f32
 from tests.runtime.tflite.files import NUMBERS, Op, T, flex, given, packed, write
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.litert import run_litert
 from tests.runtime.tflite.mediapipe_formulas import (
     SAME,

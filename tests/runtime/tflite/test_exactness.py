@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import import_tflite
 from tests.direct import run_direct
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.litert import run_litert
 from tests.runtime.tflite.quantized_cases import (
     CLOSE,

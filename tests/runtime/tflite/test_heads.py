@@ -12,13 +12,13 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import completed
-from asyncnn.runtime.tflite import import_tflite
 from asyncnn.tflite import contents as files
 from asyncnn.tflite import flatbuffer, runnable
 from asyncnn.tflite.tables import Contents, Tensor, extents
 from tests.runtime.tflite.cases import F32, I8, const, f32, i8, ramp
 from tests.runtime.tflite.files import Op, T, write
 from tests.runtime.tflite.graphs import conv_2d
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.test_sparse import compressed
 
 WIDE = (512, 1024)

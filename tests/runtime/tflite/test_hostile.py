@@ -10,7 +10,6 @@ import tflite
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import import_tflite
 from asyncnn.tflite import flatbuffer
 from tests.conftest import one_in
 from tests.runtime.tflite.cases import I8, I32, boolean, const, f32, i8, i32, ramp
@@ -28,6 +27,7 @@ from tests.runtime.tflite.flow_files import (
     while_,
 )
 from tests.runtime.tflite.graphs import conv_2d
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.layers import Integers, Lstm
 from tests.runtime.tflite.metadata_files import Described, written
 

@@ -17,10 +17,11 @@ from asyncnn.hal.types import (
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_file import load
-from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.runtime.tflite.cases import F32, I8, I32, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import Op, T, write
 from tests.runtime.tflite.graphs import WINDOW, convolution, imported
+from tests.runtime.tflite.importing import import_tflite
 
 SIGNED = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
 PER_CHANNEL = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL

@@ -9,10 +9,11 @@ import pytest
 
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.axes import dimensions_of
-from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import BOOL, F32, I8, I32, case, const
 from tests.runtime.tflite.files import Op, T, write
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.litert import run_litert
 
 FIVE = (2, 3, 4, 2, 5)

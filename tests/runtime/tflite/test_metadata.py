@@ -11,10 +11,10 @@ from asyncnn.runtime.model_description import (
     Normalization,
     TensorMetadata,
 )
-from asyncnn.runtime.tflite import import_tflite
 from asyncnn.runtime.tflite.metadata import MAX_LABEL_BYTES
 from tests.runtime.tflite.cases import f32
 from tests.runtime.tflite.files import Op, write
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.metadata_files import Described, archive, written
 
 IMAGE = Described("image", "what to look at", mean=[127.5, 0], std=[127.5, 1])

@@ -8,12 +8,12 @@ import pytest
 from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.tflite import import_tflite
 from asyncnn.runtime.tflite.importer import CONVERTERS
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import COMPOSED, Case
 from tests.runtime.tflite.composed_cases import ELSEWHERE, FOLDED
 from tests.runtime.tflite.files import T
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.layer_cases import CASES, TYPED_CASES
 from tests.runtime.tflite.litert import run_litert
 

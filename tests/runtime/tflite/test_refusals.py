@@ -7,12 +7,13 @@ import pytest
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import UnsupportedOperatorError, control_flow, import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError, control_flow
 from asyncnn.runtime.tflite.importer import CONVERTERS
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
 from tests.runtime.tflite.cases import F32, I8, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import NUMBERS, Op, T, given, write
 from tests.runtime.tflite.graphs import conv_2d, convolution, imported
+from tests.runtime.tflite.importing import import_tflite
 
 SPARE, SPARE4, ONES4 = f32(2, 3), f32(1, 2, 2, 2), ramp((2, 1, 1, 2))
 UNSUPPORTED = {

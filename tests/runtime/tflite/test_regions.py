@@ -23,13 +23,14 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.runtime.tflite import UnsupportedOperatorError, region_of_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.measuring import best_of
 from tests.runtime.tflite import mutating
 from tests.runtime.tflite.cases import Case, f32, i8, ramp
 from tests.runtime.tflite.files import G, Op, T, given, write
 from tests.runtime.tflite.flow_files import if_
 from tests.runtime.tflite.graphs import conv_2d
+from tests.runtime.tflite.importing import region_of_tflite
 from tests.runtime.tflite.layer_cases import CASES, TYPED_CASES
 from tests.runtime.tflite.region_cases import (
     FILES,

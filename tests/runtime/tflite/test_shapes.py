@@ -12,7 +12,7 @@ import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import completed
-from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError
 from asyncnn.runtime.tflite.shapes import RULES, result_shapes
 from asyncnn.runtime.tflite.tensors import OperatorTensors
 from asyncnn.tflite.contents import reading_contents
@@ -20,6 +20,7 @@ from tests.runtime.tflite.cases import F32, Case, boolean, const, f32, i32, ramp
 from tests.runtime.tflite.files import G, Op, T, write
 from tests.runtime.tflite.flow_files import if_
 from tests.runtime.tflite.graphs import WINDOW, conv_2d
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.layer_cases import CASES
 from tests.runtime.tflite.litert import run_litert
 from tests.runtime.tflite.stepping import LiteRtSteps, Steps

@@ -9,7 +9,6 @@ import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.tflite import import_tflite
 from tests.runtime.tflite.cases import F32
 from tests.runtime.tflite.files import G, Op, Signature, T, write
 from tests.runtime.tflite.flow_files import (
@@ -23,6 +22,7 @@ from tests.runtime.tflite.flow_files import (
     once,
     read,
 )
+from tests.runtime.tflite.importing import import_tflite
 
 
 def tensor(name: str) -> T:

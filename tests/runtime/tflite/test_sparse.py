@@ -13,10 +13,10 @@ import pytest
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import import_tflite
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, I8, i8
 from tests.runtime.tflite.files import Level, Op, Sparse, T, write
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.litert import run_litert
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
+from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.runtime.tflite.cases import F32, I8, boolean, const, f32, i32
 from tests.runtime.tflite.files import G, Op, T, write
 from tests.runtime.tflite.flow_files import (
@@ -23,6 +23,7 @@ from tests.runtime.tflite.flow_files import (
     unary,
     while_,
 )
+from tests.runtime.tflite.importing import import_tflite
 
 STEPS = [([1, 2, 3],), ([0, 1, 0],), ([5, 5, 5],)]
 

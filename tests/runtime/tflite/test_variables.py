@@ -7,7 +7,6 @@ import pytest
 
 from asyncnn.hal.types import OperandLifeTime
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import import_tflite
 from tests.runtime.tflite.cases import F32, I8, I32, boolean, const, f32, i32
 from tests.runtime.tflite.files import G, Op, T, write
 from tests.runtime.tflite.flow_files import (
@@ -25,6 +24,7 @@ from tests.runtime.tflite.flow_files import (
     read,
     while_,
 )
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.layers import Reals
 from tests.runtime.tflite.recurrent_cases import rnn
 from tests.runtime.tflite.stepping import Steps, assert_steps_agree

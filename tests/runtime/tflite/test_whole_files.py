@@ -25,7 +25,6 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
 from asyncnn.runtime.inspection import inspected
 from asyncnn.runtime.model_file import load
-from asyncnn.runtime.tflite import import_tflite
 from asyncnn.runtime.translation import form_for
 from asyncnn.service import Server
 from asyncnn.service.driver import server
@@ -35,6 +34,7 @@ from tests.devices.conftest import children
 from tests.runtime.tflite.cases import boolean, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import Op, Signature, T, given, write
 from tests.runtime.tflite.flow_files import if_, unary
+from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.layer_cases import CASES
 from tests.runtime.tflite.region_cases import open_batch
 

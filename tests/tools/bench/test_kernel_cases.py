@@ -7,10 +7,10 @@ import pytest
 
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import import_tflite
 from asyncnn.tools.bench.bench_kernels import CASES, INT8, OpCase, kernel_file
 from asyncnn.tools.bench.measured_models import random_inputs
 from asyncnn.tools.other_runtimes import LiteRt
+from tests.runtime.tflite.importing import import_tflite
 
 
 def named(name: str) -> OpCase:

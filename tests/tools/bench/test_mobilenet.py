@@ -8,9 +8,9 @@ import pytest
 
 from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import import_tflite
 from asyncnn.tools.mobilenets import CLASSES, mobilenet_v1, mobilenet_v2
 from asyncnn.tools.other_runtimes import LiteRt
+from tests.runtime.tflite.importing import import_tflite
 
 pytest.importorskip("ai_edge_litert")
 
