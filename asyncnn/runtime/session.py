@@ -38,7 +38,7 @@ from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs
 from asyncnn.runtime.reusable import Carry
-from asyncnn.runtime.session_steps import BESIDE, HELD, SessionModel, State, Steps
+from asyncnn.runtime.session_steps import BESIDE, HELD, SessionModel, State, StepCalls
 from asyncnn.runtime.states import StatePlaces, lengths_by_name
 
 _Saved: TypeAlias = tuple[int, tuple[Array, ...]]
@@ -89,7 +89,7 @@ class Session(Opened):
         self._running: asyncio.Task[Any] | None = None
         self._cut: asyncio.Task[Any] | None = None
         self._is_closed = False
-        self._steps: Steps | None = None
+        self._steps: StepCalls | None = None
         self._places: StatePlaces | None = None
         self._held: tuple[Array, ...] | None = None
         self._lengths: dict[str, int] = {}
@@ -317,7 +317,7 @@ class Session(Opened):
         self._saved = saved
         return outputs
 
-    async def _begin(self) -> Steps:
+    async def _begin(self) -> StepCalls:
         """Return new steps, with the state where it is and other places beside it."""
         places, model = self._places, self._model
         if self._now == HELD or places is None:
@@ -327,7 +327,7 @@ class Session(Opened):
             now = places.pair[self._now]
             places = await model.allocate(places.shapes, now)
             self._now = 0
-        steps = Steps(model, self._execute)
+        steps = StepCalls(model, self._execute)
         if self._held is not None:
             steps.hold(self._held)
         self._places, self._steps = places, steps

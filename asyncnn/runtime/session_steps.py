@@ -63,7 +63,7 @@ BESIDE = (1, 0, 0)
 """The place that a step writes which reads place 0, place 1, or what is held."""
 
 
-class Steps:
+class StepCalls:
     """The calls of a session, over arrays of its own, one for each direction.
 
     What a step that was given up may still be using is never used again: the session

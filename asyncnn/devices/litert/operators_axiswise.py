@@ -13,6 +13,7 @@ from asyncnn.devices.litert.operation_writer import (
     OperationWriter,
     Rule,
     Write,
+    alike,
 )
 from asyncnn.devices.litert.tflite_graph import INT32, WrittenTensor, elements, options
 from asyncnn.hal.operations.bound import Shape
@@ -294,13 +295,9 @@ RULES: dict[OperationType, Rule] = {
         "an output that is quantised unlike the input",
     ),
     OperationType.REDUCE_SUM: Rule(_reduction("SUM"), FLOATS, "SUM"),
-    OperationType.REDUCE_PROD: Rule(_reduction("REDUCE_PROD"), FLOATS, "REDUCE_PROD"),
-    **{
-        type_: Rule(_reduction(type_.name), (*FLOATS, *CODES), type_.name)
-        for type_ in (OperationType.REDUCE_MAX, OperationType.REDUCE_MIN)
-    },
-    OperationType.REDUCE_ALL: Rule(_reduction("REDUCE_ALL"), (B8,), "REDUCE_ALL"),
-    OperationType.REDUCE_ANY: Rule(_reduction("REDUCE_ANY"), (B8,), "REDUCE_ANY"),
+    **alike("REDUCE_PROD", _reduction, FLOATS),
+    **alike("REDUCE_MAX REDUCE_MIN", _reduction, (*FLOATS, *CODES)),
+    **alike("REDUCE_ALL REDUCE_ANY", _reduction, (B8,)),
     OperationType.ARGMAX: Rule(_arg("ARG_MAX", "ArgMaxOptions"), _ALL, "ARG_MAX"),
     OperationType.ARGMIN: Rule(_arg("ARG_MIN", "ArgMinOptions"), _ALL, "ARG_MIN"),
     OperationType.SOFTMAX: Rule(

@@ -33,9 +33,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.runtime.framework.partition import is_open
 from asyncnn.runtime.framework.submodels import ArgumentSource, Kind, SubModels
-
-FIRST_GUESS_BYTES = 4096
-"""Room for a tensor whose size nothing is known of."""
+from asyncnn.runtime.requests import FIRST_GUESS_BYTES
 
 MOST_IDLE = 2
 """Spaces of one model that are kept for its next executions."""

@@ -13,6 +13,7 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn.engine.arena import align
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.types import (
     DataLocation,
@@ -29,8 +30,6 @@ _OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
 _TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
 _REFERENCE = OperandLifeTime.CONSTANT_REFERENCE
 _COPY = OperandLifeTime.CONSTANT_COPY
-
-ALIGNMENT_BYTES = 64
 
 
 class Kind(Enum):
@@ -112,7 +111,7 @@ def _placed(operands: Iterable[Operand]) -> tuple[tuple[Intermediate, ...], int]
         if not is_open(operand):
             size = size_of_data_bytes(operand.type, operand.dimensions)
         placed.append(Intermediate(operand, size, end if size else 0))
-        end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        end += align(size)
     return tuple(placed), end
 
 

@@ -215,18 +215,19 @@ def _slice(node: Node, converter: Converter) -> None:
 
 
 def _split(node: Node, converter: Converter) -> None:
-    name, count = node.operator.name, len(node.operator.outputs)
-    value = node.input(1 if name == "SPLIT" else 0)
-    if name == "UNPACK":
-        axis = node.options("UnpackOptions").Axis()
+    if node.operator.name == "SPLIT":
+        value, axis = node.input(1), node.value(0)
     else:
-        axis = node.value(2 if name == "SPLIT_V" else 0)
+        value, axis = node.input(0), node.options("UnpackOptions").Axis()
+    count = len(node.operator.outputs)
     axis = node.axis(axis, value.rank)
     sizes = [value.shape[axis] // count] * count
-    if name == "SPLIT_V":
-        sizes = [node.result(index).shape[axis] for index in range(count)]
     for index, piece in enumerate(split(node.draft, value, axis, sizes)):
         node.put(piece, index)
+
+
+def _as_ever(node: Node, converter: Converter) -> None:
+    converter(node)
 
 
 def _concatenate(node: Node, converter: Converter) -> None:
@@ -289,7 +290,7 @@ def _permutation(values: Array, rank: int) -> list[int]:
 
 
 _MOVING = frozenset(
-    {_reshape, _slice, _split, _concatenate, _tile, _gather, _transpose}
+    {_reshape, _slice, _split, _concatenate, _tile, _gather, _transpose, _as_ever}
 )
 """Those that see booleans as bytes."""
 
@@ -318,9 +319,10 @@ _LOWERED: Mapping[str, Lowered] = {
     ),
     **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"), _reshape),
     **dict.fromkeys(("SLICE", "STRIDED_SLICE"), _slice),
-    **dict.fromkeys(("SPLIT", "SPLIT_V", "UNPACK"), _split),
+    **dict.fromkeys(("SPLIT", "UNPACK"), _split),
     **dict.fromkeys(("CONCATENATION", "PACK"), _concatenate),
     **dict.fromkeys(("TILE", "BROADCAST_TO"), _tile),
+    **dict.fromkeys(("REVERSE_V2", "SPLIT_V"), _as_ever),
     "BATCH_MATMUL": _matmul,
     "GATHER": _gather,
     "TRANSPOSE": _transpose,

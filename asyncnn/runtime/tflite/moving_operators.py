@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand, OperandType, OperationType
+from asyncnn.runtime.moves import reverse, split
 from asyncnn.runtime.tflite.node import (
     Converter,
     Node,
@@ -128,12 +129,10 @@ def _resize(type_: OperationType, kind: str) -> Converter:
 
 
 def _reverse(node: Node) -> None:
-    operand, rank = node.read(0), node.rank()
-    like = node.builder.operand(operand)
+    value = node.input(0)
     for axis in dict.fromkeys(node.values(1).ravel().tolist()):
-        inputs = [operand, node.integers([node.axis(axis, rank)])]
-        operand = node.compute(OperationType.REVERSE, inputs, like)
-    node.store(operand)
+        value = reverse(node.draft, value, node.axis(axis, value.rank))
+    node.put(value)
 
 
 def _broadcast_to(node: Node) -> None:
@@ -216,19 +215,12 @@ def _split_evenly(node: Node, operand: int, axis: int) -> None:
 
 
 def _split_v(node: Node) -> None:
-    operand = node.read(0)
-    source = node.builder.operand(operand)
-    begin = [0] * len(source.dimensions)
-    axis = node.axis(node.value(2), len(begin))
-    for index in range(len(node.operator.outputs)):
-        dimensions = node.target(index).dimensions
-        piece = node.compute(
-            OperationType.SLICE,
-            [operand, node.integers(begin), node.integers(dimensions)],
-            replace(source, dimensions=dimensions),
-        )
-        begin[axis] += dimensions[axis]
-        node.store(piece, index)
+    value = node.input(0)
+    axis = node.axis(node.value(2), value.rank)
+    outputs = range(len(node.operator.outputs))
+    sizes = [node.result(index).shape[axis] for index in outputs]
+    for index, piece in enumerate(split(node.draft, value, axis, sizes)):
+        node.put(piece, index)
 
 
 def _select(node: Node) -> None:

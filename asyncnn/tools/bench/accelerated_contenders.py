@@ -36,8 +36,8 @@ from asyncnn.tools.bench.activities import Heartbeat, beating_driver
 from asyncnn.tools.bench.benches import Place
 from asyncnn.tools.bench.made_models import LENGTH, tiny_addition
 from asyncnn.tools.bench.measured_models import ModelCandidate, in_executor, inputs_of
-from asyncnn.tools.bench.onnx_models import OnnxRuntime
 from asyncnn.tools.bench.rounds import OWN, Batches, Once, Samples, Started
+from asyncnn.tools.onnx_writer import OnnxRuntime
 from asyncnn.tools.other_runtimes import LiteRt
 
 CONCURRENCIES = 8, 64

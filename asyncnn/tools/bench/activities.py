@@ -1,20 +1,17 @@
 """What loops stay responsive beside, and a heartbeat on them.
 
-An activity makes what it needs and returns what is then watched. The value that this
-returns is kept for as long as the heart beats, since dropping it is an activity of its
-own. Models and inputs are those that hold a loop longest; models are made anew, so that
-nothing is known of them from an attempt before.
+Models and inputs are those that hold a loop longest; models are made anew, so that
+nothing is known of them. What an activity returns is kept for as long as the heart
+beats, since dropping it is an activity of its own.
 
 Beats are due on a grid of 1 ms, so that being late once delays none of those after it.
 A late beat stands for all that were due meanwhile, each of which is a sample: whatever
-is called at any of these moments waits as long. The loop is one of this process, or of
-a driver process.
+is called at any of these moments waits as long.
 """
 
 import asyncio
 import contextlib
 import gc
-import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -119,6 +116,22 @@ async def _querying(scene: Scene) -> Watched:
     return act
 
 
+async def _idling(scene: Scene) -> Watched:
+    return partial(asyncio.sleep, 0)
+
+
+async def _preparing(scene: Scene) -> Watched:
+    return partial(scene.plain.prepare, scene.model())
+
+
+async def _explaining(scene: Scene) -> Watched:
+    return partial(asyncnn.explain, scene.plain, scene.model())
+
+
+async def _saving(scene: Scene) -> Watched:
+    return partial(scene.cached.prepare, scene.model())
+
+
 async def _loading(scene: Scene) -> Watched:
     return partial(scene.loaded, await scene.saved())
 
@@ -181,41 +194,27 @@ def large_input(layout: str, shape: tuple[int, int]) -> Array:
 
 
 class Activity(NamedTuple):
-    """What is done, and in words; ``make`` may have to be awaited for it."""
+    """What is done, in words; ``prepare`` makes what is needed, and what is watched."""
 
     description: str
-    make: Callable[[Scene], Watched | Awaitable[Watched]]
-
-    async def prepare(self, scene: Scene) -> Watched:
-        """Make what is needed; return what is watched."""
-        made = self.make(scene)
-        return await made if inspect.isawaitable(made) else made
+    prepare: Callable[[Scene], Awaitable[Watched]]
 
 
 ACTIVITIES = {
-    IDLE: Activity("nothing", lambda scene: partial(asyncio.sleep, 0)),
-    PREPARE: Activity(
-        "a long model: prepared",
-        lambda scene: partial(scene.plain.prepare, scene.model()),
-    ),
+    IDLE: Activity("nothing", _idling),
+    PREPARE: Activity("a long model: prepared", _preparing),
     "query": Activity("which operations are supported", _querying),
-    "explain": Activity(
-        "explained, operation by operation",
-        lambda scene: partial(asyncnn.explain, scene.plain, scene.model()),
-    ),
-    "save": Activity(
-        "prepared and saved in a cache",
-        lambda scene: partial(scene.cached.prepare, scene.model()),
-    ),
+    "explain": Activity("explained, operation by operation", _explaining),
+    "save": Activity("prepared and saved in a cache", _saving),
     "load": Activity("loaded from the cache", _loading),
     "first_run": Activity("first run", _running_first),
     "first_run_loaded": Activity("first run after loading", _running_loaded_first),
     RELEASE: Activity("released", _releasing),
     **{
-        f"input_{layout}": Activity(
-            f"a large input: {layout}", partial(_running_large, layout)
+        f"input_{each}": Activity(
+            f"a large input: {each}", partial(_running_large, each)
         )
-        for layout in LAYOUTS
+        for each in LAYOUTS
     },
 }
 """Activities by name, in the order in which they are reported."""

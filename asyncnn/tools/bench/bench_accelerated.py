@@ -17,204 +17,172 @@ from asyncnn.tools.bench.benches import StartAll, measure_workload
 from asyncnn.tools.bench.environment import ALL_CPUS, ONE_CPU
 from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.bench.measured_models import ModelCandidate
-from asyncnn.tools.bench.onnx_models import PACKAGES
 from asyncnn.tools.bench.report import Goal, Measured, Subjects
 from asyncnn.tools.bench.rounds import Figures, Order
+from asyncnn.tools.onnx_writer import PACKAGES
 from asyncnn.tools.other_runtimes import litert_version
 
 
+def _titles(words: str) -> dict[str, str]:
+    """Return titles by name, as in ``name: title; name``; some are their own titles."""
+    pairs = [each.strip().partition(": ") for each in words.split(";")]
+    return {name: title or name for name, _, title in pairs}
+
+
 class Section(NamedTuple):
-    """What is measured, in microseconds or else in the title's unit, and on what."""
+    """What is measured, in microseconds or else in the title's unit, and on what.
+
+    Rows are a ratio, its limit and gate, and from and to what LiteRT takes it holds.
+    """
 
     title: str
-    cpus: str
     contenders: Mapping[str, str]
-    goals: Sequence[Goal]
-    picks: Callable[[Sequence[ModelCandidate]], Sequence[ModelCandidate]]
+    rows: Sequence[tuple[Any, ...]]
     start: StartAll[ModelCandidate]
+    picks: Callable[[Sequence[ModelCandidate]], Sequence[ModelCandidate]] = list
+    cpus: str = ALL_CPUS
+
+    @property
+    def goals(self) -> list[Goal]:
+        """Goals of the ratios."""
+        return [Goal(*ratio.split(" / "), *limits) for ratio, *limits in self.rows]
 
 
-def _titles(names: str, titles: str = "") -> dict[str, str]:
-    """Return titles by name; names are the titles where there are none."""
-    given = titles.split(", ") if titles else names.split()
-    return dict(zip(names.split(), given, strict=True))
-
-
-def _goals(limits: Mapping[str, Sequence[Sequence[float]]]) -> list[Goal]:
-    """Return goals by ratio: limit, gate, and from and to what LiteRT takes."""
-    goals = []
-    for ratio, those in limits.items():
-        figure, peer = ratio.split(" / ")
-        goals += [Goal(figure, peer, *each) for each in those]
-    return goals
-
-
-_SERVED = {
-    **_titles("awaited one_lane one_thread", "device, one lane, one thread"),
-    "executor": "executor",
-    "to_thread": "ONNX, to_thread",
-}
+_SERVED = _titles(
+    "awaited: device; one_lane: one lane; one_thread: one thread; executor; "
+    "to_thread: ONNX, to_thread"
+)
 
 SECTIONS = {
     "alone": Section(
         "one run at a time, microseconds",
-        ONE_CPU,
         _titles(
-            "device awaited bound inline litert one_thread executor onnx to_thread",
-            "device, awaited, bound once, inline, LiteRT, one thread, executor, ONNX, "
-            "to_thread",
+            "device; awaited; bound: bound once; inline; litert: LiteRT; "
+            "one_thread: one thread; executor; onnx: ONNX; to_thread"
         ),
-        _goals(
-            {
-                "device / litert": [(1.03, 1.08, 200)],
-                "awaited / litert": [
-                    (1.2, inf, 150, 200),
-                    (1.1, 1.2, 200, 400),
-                    (1.2, inf, 400, 500),
-                    (1.03, 1.08, 2000),
-                ],
-                "inline / litert": [(1.02, 1.05, 50, 100)],
-                "awaited / executor": [
-                    (0.15, 0.25, 0, 10),
-                    (1.0, inf, 10, 50),
-                    (0.8, inf, 50, 200),
-                    (0.75, 0.85, 200, 400),
-                    (0.8, inf, 400, 500),
-                    (1.0, inf, 500),
-                ],
-                "bound / executor": [(0.2, inf, 0, 10), (0.75, inf, 50, 500)],
-                "awaited / to_thread": [(inf, inf)],
-            }
-        ),
-        list,
+        [
+            ("device / litert", 1.03, 1.08, 200),
+            ("awaited / litert", 1.2, inf, 150, 200),
+            ("awaited / litert", 1.1, 1.2, 200, 400),
+            ("awaited / litert", 1.2, inf, 400, 500),
+            ("awaited / litert", 1.03, 1.08, 2000),
+            ("inline / litert", 1.02, 1.05, 50, 100),
+            ("awaited / executor", 0.15, 0.25, 0, 10),
+            ("awaited / executor", 1.0, inf, 10, 50),
+            ("awaited / executor", 0.8, inf, 50, 200),
+            ("awaited / executor", 0.75, 0.85, 200, 400),
+            ("awaited / executor", 0.8, inf, 400, 500),
+            ("awaited / executor", 1.0, inf, 500),
+            ("bound / executor", 0.2, inf, 0, 10),
+            ("bound / executor", 0.75, inf, 50, 500),
+            ("awaited / to_thread", inf, inf),
+        ],
         contenders.alone,
+        cpus=ONE_CPU,
     ),
     "tiny": Section(
         "an addition of four floats, microseconds",
-        ONE_CPU,
-        _titles("awaited to_thread", "awaited, asyncio.to_thread(np.add)"),
-        _goals({"awaited / to_thread": [(0.3, 0.3)]}),
-        lambda models: [ModelCandidate("ADD [4]", tiny_addition())],
+        _titles("awaited; to_thread: asyncio.to_thread(np.add)"),
+        [("awaited / to_thread", 0.3, 0.3)],
         contenders.tiny,
+        lambda models: [ModelCandidate("ADD [4]", tiny_addition())],
+        ONE_CPU,
     ),
     "preparing": Section(
         "preparing, microseconds",
-        ONE_CPU,
-        _titles("prepared created", "device.prepare, interpreter created"),
-        _goals({"prepared / created": [(6.0, 6.0, 0, 2000), (2.0, 3.0, 2000)]}),
-        list,
+        _titles("prepared: device.prepare; created: interpreter created"),
+        [
+            ("prepared / created", 6.0, 6.0, 0, 2000),
+            ("prepared / created", 2.0, 3.0, 2000),
+        ],
         contenders.preparing,
+        cpus=ONE_CPU,
     ),
     "cached": Section(
         "preparing float models with 1 MB of weights, binding included, microseconds",
-        ONE_CPU,
-        _titles("cached anew", "from the cache, anew"),
-        _goals({"cached / anew": [(0.15, 0.3)]}),
-        lambda models: measured_models.heavy(models, "f"),
+        _titles("cached: from the cache; anew"),
+        [("cached / anew", 0.15, 0.3)],
         contenders.cached,
+        lambda models: measured_models.heavy(models, "f"),
+        ONE_CPU,
     ),
     "memory": Section(
         "private memory of a process with a prepared model, KiB",
-        ALL_CPUS,
-        _titles(
-            "device litert first second", "device, LiteRT, first with a cache, second"
-        ),
-        _goals({"device / litert": [(1.1, 1.5)], "second / first": [(0.3, 0.5)]}),
-        measured_models.heavy,
+        _titles("device; litert: LiteRT; first: first with a cache; second"),
+        [("device / litert", 1.1, 1.5), ("second / first", 0.3, 0.5)],
         contenders.memory,
+        measured_models.heavy,
     ),
     "cancelling": Section(
         "until the lane is free, 95th percentile, microseconds",
-        ALL_CPUS,
-        {
-            "cancelled": "cancelled",
-            "deadline": "deadline",
-            "cancelled_cpu": "cancelled, CPU",
-            "deadline_cpu": "deadline, CPU",
-            "part": "longest part",
-        },
-        _goals({"cancelled / part": [(1.2, 2.0)], "deadline / part": [(1.2, 2.0)]}),
-        measured_models.long_ones,
+        _titles(
+            "cancelled; deadline; cancelled_cpu: cancelled, CPU; "
+            "deadline_cpu: deadline, CPU; part: longest part"
+        ),
+        [("cancelled / part", 1.2, 2.0), ("deadline / part", 1.2, 2.0)],
         contenders.cancelling,
+        measured_models.long_ones,
     ),
     "priorities": Section(
         "HIGH beside LOW, which saturates the device, 99th percentile, microseconds",
-        ALL_CPUS,
-        {
-            "saturated": "HIGH, saturated",
-            "idle": "HIGH, idle",
-            "idle_and_part": "idle and a part of LOW",
-        },
-        _goals({"saturated / idle_and_part": [(1.5, 2.0)]}),
-        lambda models: measured_models.long_ones(models)[-1:],
+        _titles(
+            "saturated: HIGH, saturated; idle: HIGH, idle; "
+            "idle_and_part: idle and a part of LOW"
+        ),
+        [("saturated / idle_and_part", 1.5, 2.0)],
         contenders.priorities,
+        lambda models: measured_models.long_ones(models)[-1:],
     ),
     "framework": Section(
         "through a framework, in one partition and in two, microseconds",
-        ALL_CPUS,
-        _titles("awaited whole halves", "device, whole model, two partitions"),
-        _goals(
-            {"whole / awaited": [(1.03, 1.05, 200)], "halves / awaited": [(inf, inf)]}
-        ),
-        list,
+        _titles("awaited: device; whole: whole model; halves: two partitions"),
+        [("whole / awaited", 1.03, 1.05, 200), ("halves / awaited", inf, inf)],
         contenders.framework,
     ),
     "serving": Section(
         "served at a concurrency of 8 and 64, microseconds for each request",
-        ALL_CPUS,
         {
             f"{name}_{count}": f"{title}, {count}"
             for count in contenders.CONCURRENCIES
             for name, title in _SERVED.items()
         },
-        _goals(
-            {
-                "one_lane_8 / executor_8": [(0.8, inf)],
-                "awaited_8 / executor_8": [(0.52, 1 / 1.5)],
-                "awaited_8 / to_thread_8": [(1 / 2.5, 1 / 2.0)],
-                "awaited_64 / executor_64": [(0.52, 1 / 1.5)],
-                "awaited_64 / to_thread_64": [(1 / 2.5, 1 / 2.0)],
-            }
-        ),
-        measured_models.servable,
+        [
+            ("one_lane_8 / executor_8", 0.8, inf),
+            ("awaited_8 / executor_8", 0.52, 1 / 1.5),
+            ("awaited_8 / to_thread_8", 1 / 2.5, 1 / 2.0),
+            ("awaited_64 / executor_64", 0.52, 1 / 1.5),
+            ("awaited_64 / to_thread_64", 1 / 2.5, 1 / 2.0),
+        ],
         contenders.serving,
+        measured_models.servable,
     ),
     "driver": Section(
         "through a driver process, microseconds",
-        ALL_CPUS,
-        _titles("burst remote awaited", "by burst, awaited, awaited in this process"),
-        _goals({"burst / awaited": [(1.05, 1.10)], "burst / remote": [(1.0, inf)]}),
-        measured_models.long_ones,
+        _titles("burst: by burst; remote: awaited; awaited: awaited in this process"),
+        [("burst / awaited", 1.05, 1.10), ("burst / remote", 1.0, inf)],
         contenders.driver,
+        measured_models.long_ones,
     ),
     "beside": Section(
         "awaited while the loop is busy in pieces of 90 us, microseconds",
-        ALL_CPUS,
-        _titles("awaited executor"),
-        _goals({"awaited / executor": [(0.75, inf)]}),
-        measured_models.servable,
+        _titles("awaited; executor"),
+        [("awaited / executor", 0.75, inf)],
         contenders.beside,
+        measured_models.servable,
     ),
     "starting": Section(
         "from starting a process, or a driver, to the first result, milliseconds",
-        ALL_CPUS,
-        {
-            "device": "device",
-            "litert": "LiteRT",
-            "connected": "connect",
-            "a second": "a second",
-        },
-        _goals({"device / litert": [(2.0, inf)], "connected / a second": [(0.5, inf)]}),
-        lambda models: measured_models.servable(models)[-1:],
+        _titles("device; litert: LiteRT; connected: connect; a second"),
+        [("device / litert", 2.0, inf), ("connected / a second", 0.5, inf)],
         contenders.starting,
+        lambda models: measured_models.servable(models)[-1:],
     ),
     "heartbeat": Section(
         "lag of the loop, 99th percentile, microseconds",
-        ALL_CPUS,
-        _titles("busy idle", "serving at full load, idle"),
-        _goals({"busy / idle": [(1.5, 3.0)]}),
-        lambda models: measured_models.servable(models)[-1:],
+        _titles("busy: serving at full load; idle"),
+        [("busy / idle", 1.5, 3.0)],
         contenders.heartbeat,
+        lambda models: measured_models.servable(models)[-1:],
     ),
 }
 """Sections by name, in the order in which they are measured.

@@ -1,18 +1,10 @@
 """What files of models take: ``asyncnn bench`` ``loading``, ``cache`` and ``sessions``.
 
-``loading`` begins with a file and ends with a model that runs. LiteRT's interpreter
-reads the file and allocates its tensors, which packs weights for optimised kernels.
-
-``cache`` loads models from cache files beside preparing them anew. Loading leaves some
-work to the first execution, so that the time until its outputs is measured as well.
-Another process, which has loaded a copy of the model, then loads the model, to see by
-how much its resident memory grows; what is mapped and not touched is not resident.
-
-``sessions`` has a step of a session beside a plain run of the same model, on the
-asynchronous path and by burst. The memory of many sessions is what a process of their
-own has private more than before, beside as many LiteRT interpreters. Either has
-run another model before, so that the code of libraries does not count; what sessions
-share, such as weights, does.
+``loading`` begins with a file and ends with a model that runs. ``cache`` loads models
+from cache files beside preparing them anew. Another process, which has loaded a copy,
+loads the model as well, to see by how much its resident memory grows; what is mapped
+and not touched is not resident. ``sessions`` has steps of sessions beside plain runs,
+and the private memory of many sessions beside that of as many interpreters.
 """
 
 import asyncio
@@ -140,11 +132,8 @@ def name_of(path: Path) -> str:
     return path.stem if package is None else f"{package}/{path.stem}"
 
 
-TIME_LIMIT = 0.2
-"""Goal of the time to load a model divided by the time to prepare it anew."""
-
-GROWTH_LIMIT = 0.2
-"""Goal of the growth of a process that loads a model divided by its weights."""
+TIME_LIMIT = GROWTH_LIMIT = 0.2
+"""Of the time to load a model beside preparing it, and of growth beside weights."""
 
 MATTERS_ABOVE_US = 10_000.0
 """Models that take this long to prepare have a goal of the time."""

@@ -37,20 +37,8 @@ from asyncnn.tools.other_runtimes import (
 )
 from asyncnn.tools.samples import random_sample, telling_open_axes
 
-DEVICE = "device"
-"""The reference device's own measurement, HAL Timing's ``time_on_device``."""
-
-AWAITED = "awaited"
-"""From calling ``prepared.run`` of the reference device to having its outputs."""
-
-ACCELERATED = "accelerated"
-"""The same on the accelerated device."""
-
-EXECUTOR = "executor"
-"""LiteRT as it comes in `run_in_executor`, awaited: what one would write oneself."""
-
-TO_THREAD = "to_thread"
-"""ONNX Runtime as it comes in `asyncio.to_thread`, awaited."""
+DEVICE, AWAITED, ACCELERATED = "device", "awaited", "accelerated"
+EXECUTOR, TO_THREAD = "executor", "to_thread"
 
 _REFERENCE = "reference"
 TITLES = {
@@ -61,7 +49,11 @@ TITLES = {
     LITERT_REF: "LiteRT's reference kernels",
     DEVICE: "reference, on the device",
 }
-"""What contenders are called; devices have their names."""
+"""What contenders are called; devices have their names.
+
+`DEVICE` is HAL Timing's ``time_on_device``. The engines are what one would write
+oneself: LiteRT in `run_in_executor`, ONNX Runtime in `asyncio.to_thread`.
+"""
 
 _ENGINES = {FileKind.TFLITE: EXECUTOR, FileKind.ONNX: TO_THREAD}
 PEERS = (LITERT, LITERT_REF)

@@ -45,12 +45,8 @@ MODEL = "digits_float.asyncnn"
 INPROCESS, REMOTE = "inprocess", "remote"
 DEVICES = ("accelerated", "reference")
 
-RUN = "run"
-EXECUTION = "execution"
-FENCED = "fenced"
-CALLBACK = "callback"
-BURST = "burst"
-BURST_IN_PLACE = "burst_in_place"
+RUN, EXECUTION, FENCED, CALLBACK = "run", "execution", "fenced", "callback"
+BURST, BURST_IN_PLACE = "burst", "burst_in_place"
 
 TITLES = {
     RUN: "prepared.run(inputs)",
@@ -74,6 +70,9 @@ MOST_FILES = 10
 """Files of `RUN` in process, on the accelerated device."""
 MOST_US = 15.0
 """Processor time of the loop for such a run, beside an empty turn's."""
+
+COUNTS = ("on_loop", "on_lanes", "files", "turns")
+"""Functions by thread, files and turns of the loop that one run passes, on average."""
 
 _WARM_RUNS = 60
 _COUNTED_RUNS = 10
@@ -143,14 +142,13 @@ def reported(
 
 
 class Passed(NamedTuple):
-    """What runs have passed, on average."""
+    """What runs have passed, on average; functions by file and name as well."""
 
     on_loop: float
     on_lanes: float
     files: int
     turns: float
     by_function: Mapping[tuple[str, str], float]
-    """By file and name of the function."""
 
     @property
     def functions(self) -> float:
@@ -286,10 +284,7 @@ async def _steps(
             "device": device,
             "transport": transport,
             "way": way,
-            "on_loop": seen.on_loop,
-            "on_lanes": seen.on_lanes,
-            "files": seen.files,
-            "turns": seen.turns,
+            **{name: getattr(seen, name) for name in COUNTS},
             "loop_us": times[way],
             "most": goals.get((transport, way)),
             "most_files": MOST_FILES if has_all and way == RUN else None,

@@ -28,9 +28,9 @@ from asyncnn.tools.bench import environment, processes, qos_load, report
 from asyncnn.tools.bench.benches import Place, StartAll, measure_workload
 from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.bench.measured_models import inputs_of, small_model
-from asyncnn.tools.bench.onnx_models import PACKAGES, OnnxRuntime
 from asyncnn.tools.bench.rounds import Figures, Once, Order, Runs, Started, percentile
 from asyncnn.tools.mobilenets import mobilenet_v1
+from asyncnn.tools.onnx_writer import PACKAGES, OnnxRuntime
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
 ASYNCNN, LITERT_THREAD, ONNX_THREAD = "asyncnn", "litert_thread", "onnx_thread"

@@ -1,18 +1,10 @@
 """What it costs to wait: ``asyncnn bench`` ``awaiting``, ``fence`` and ``service``.
 
-``awaiting`` runs a model that adds two vectors of four floats in this process, one
-layer after the other, beside the ways of calling NumPy without it. Each layer's figure
-includes those below it, so that a layer's own cost is the difference to the one before.
-
-``fence`` has single waits within a process; a hundred executions in a driver process,
-chained by fences or awaited one by one; frames through four stages. Nothing is
-computed: executions are the no-op device's, validated and reported in full, and
-stages of the peers are functions that return their argument.
-
-``service`` has two exchanges with another process, each beside other ways to have it:
-an execution that computes nothing, and a float image of 224 x 224 in with 1001 floats
-out. What a wake-up across CPUs costs decides most of it. The driver of the first
-publishes the no-op device, all others the reference device.
+``awaiting`` runs a tiny addition in this process, one layer after the other. Each
+layer's figure includes those below it. ``fence`` has single waits within a process,
+executions of the no-op device in a driver process, chained or awaited one by one, and
+frames through four stages that compute nothing. ``service`` has an execution that
+computes nothing, and an image that is cut, in another process.
 """
 
 import asyncio
@@ -23,22 +15,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from asyncnn import hal
-from asyncnn.devices import DeviceSettings
+import asyncnn
+from asyncnn import hal, shared_array
 from asyncnn.engine import PlanExecution, Program
 from asyncnn.fences import SyncFence
 from asyncnn.hal.operations.bound import Array
-from asyncnn.memory.slabs import shared_array
 from asyncnn.pipeline import Pipeline, Stage
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.process import driver_process
 from asyncnn.tools.bench import environment, noop, peers
 from asyncnn.tools.bench.benches import (
     HERE,
-    Group,
     Place,
     PlacedBench,
     Start,
@@ -56,34 +43,33 @@ Wait = Callable[[], Awaitable[object]]
 _X, _Y = np.arange(2 * LENGTH, dtype=np.float32).reshape(2, LENGTH)
 
 
-def _adding(make: Callable[[PreparedModel], Call]) -> Start:
+def _adding(make: Callable[[asyncnn.PreparedModel], Call]) -> Start:
     """Return what starts a contender that runs the addition on the loop's thread."""
 
     async def start(place: Place) -> Call:
-        device = await place.shared(open_device, "reference")
+        device = await place.shared(asyncnn.open_device, "reference")
         return make(await device.prepare(tiny_addition()))
 
     return start
 
 
-def _request_call(prepared: PreparedModel) -> Call:
+def _request_call(prepared: asyncnn.PreparedModel) -> Call:
     output = np.empty(LENGTH, np.float32)
     build = RequestBuilder(prepared.inputs, prepared.outputs)
     return noop.hal_execution(prepared, build([_X, _Y], [output]))
 
 
-def _engine_call(prepared: PreparedModel) -> Call:
+def _engine_call(prepared: asyncnn.PreparedModel) -> Call:
     program, inputs = Program(tiny_addition().model), [_X, _Y]
     plan = program.plan(tuple(array.shape for array in inputs))
     return lambda: PlanExecution(program, plan, inputs, [None]).advance()
 
 
-@asynccontextmanager
-async def _run_on_lane(place: Place) -> AsyncIterator[Call]:
-    settings = DeviceSettings(inline_below_us=0)
-    async with open_device("reference", settings=settings) as device:
-        prepared = await device.prepare(tiny_addition())
-        yield lambda: prepared.run([_X, _Y])
+async def _run_on_lane(place: Place) -> Call:
+    settings = asyncnn.DeviceSettings(inline_below_us=0)
+    device = await place.device(settings, name="reference")
+    prepared = await device.prepare(tiny_addition())
+    return lambda: prepared.run([_X, _Y])
 
 
 def one_and_all() -> Iterator[tuple[str, environment.CpuPair]]:
@@ -102,18 +88,14 @@ AWAITING = PlacedBench(
         "run_on_lane": "the same, never inline on the loop",
         "to_thread": "asyncio.to_thread(np.add, x, y), awaited",
     },
-    [
-        Group(
-            {
-                "numpy": called(lambda: np.add(_X, _Y)),
-                "engine": _adding(_engine_call),
-                "hal": _adding(_request_call),
-                "run": _adding(lambda prepared: lambda: prepared.run([_X, _Y])),
-                "run_on_lane": _run_on_lane,
-                "to_thread": called(lambda: asyncio.to_thread(np.add, _X, _Y)),
-            }
-        )
-    ],
+    {
+        "numpy": called(lambda: np.add(_X, _Y)),
+        "engine": _adding(_engine_call),
+        "hal": _adding(_request_call),
+        "run": _adding(lambda prepared: lambda: prepared.run([_X, _Y])),
+        "run_on_lane": _run_on_lane,
+        "to_thread": called(lambda: asyncio.to_thread(np.add, _X, _Y)),
+    },
     goals=[Goal("run", "to_thread", 0.3)],
     places=one_and_all,
 )
@@ -178,7 +160,7 @@ async def pending_fence_of_another() -> None:
     await imported
 
 
-async def fenced_chain(device: Device) -> Wait:
+async def fenced_chain(device: asyncnn.Device) -> Wait:
     """Return the wait for the last of `CHAINED` executions, each after the other."""
     prepared = await device.prepare(tiny_addition())
     request = noop.addition_request(prepared)
@@ -195,7 +177,7 @@ async def fenced_chain(device: Device) -> Wait:
     return chain
 
 
-async def awaited_executions(device: Device) -> Wait:
+async def awaited_executions(device: asyncnn.Device) -> Wait:
     """Return the wait for `CHAINED` executions, each awaited before the next."""
     execute = await execute_call(device)
 
@@ -207,14 +189,14 @@ async def awaited_executions(device: Device) -> Wait:
 
 
 @asynccontextmanager
-async def _no_op(cpu: int) -> AsyncIterator[Device]:
+async def _no_op(cpu: int) -> AsyncIterator[asyncnn.Device]:
     """Have the no-op device in this process, whatever the CPU of the other one."""
     async with noop.NoOpDevice() as device:
-        yield Device("no-op", device)
+        yield asyncnn.Device("no-op", device)
 
 
 @asynccontextmanager
-async def pipelined(device: Device) -> AsyncIterator[Wait]:
+async def pipelined(device: asyncnn.Device) -> AsyncIterator[Wait]:
     """Yield the wait for `FRAMES` frames through a pipeline that stays open."""
     model = await device.prepare(tiny_addition())
     names = [f"stage {number}" for number in range(STAGES)]
@@ -232,7 +214,7 @@ async def pipelined(device: Device) -> AsyncIterator[Wait]:
         yield _streamed(lambda: pipeline.put([_FRAME, _FRAME]), take)
 
 
-async def one_by_one(device: Device) -> Wait:
+async def one_by_one(device: asyncnn.Device) -> Wait:
     """Return the wait for `FRAMES` frames, each stage of which is awaited."""
     model = await device.prepare(tiny_addition())
 
@@ -299,23 +281,19 @@ fence = PlacedBench(
         "one_by_one": f"{_STREAM}: each prepared.run awaited",
         "queues": f"{_STREAM}: asyncio.Queue and to_thread",
     },
-    [
-        Group(
-            {
-                "signalled": called(lambda: _SIGNALLED),
-                "sleep": called(lambda: asyncio.sleep(0)),
-                "pending": called(pending_fence),
-                "asyncio_event": called(pending_event),
-                "eventfd": called(pending_eventfd),
-                "pending_fd": called(pending_fence_of_another),
-                "chain": with_device(noop.no_op_driver_on, fenced_chain),
-                "awaited": with_device(noop.no_op_driver_on, awaited_executions),
-                "pipeline": with_device(_no_op, pipelined),
-                "one_by_one": with_device(_no_op, one_by_one),
-                "queues": queued,
-            }
-        )
-    ],
+    {
+        "signalled": called(lambda: _SIGNALLED),
+        "sleep": called(lambda: asyncio.sleep(0)),
+        "pending": called(pending_fence),
+        "asyncio_event": called(pending_event),
+        "eventfd": called(pending_eventfd),
+        "pending_fd": called(pending_fence_of_another),
+        "chain": with_device(noop.no_op_driver_on, fenced_chain),
+        "awaited": with_device(noop.no_op_driver_on, awaited_executions),
+        "pipeline": with_device(_no_op, pipelined),
+        "one_by_one": with_device(_no_op, one_by_one),
+        "queues": queued,
+    },
     goals=[
         Goal("signalled", "sleep", 1.0),
         Goal("pending", "eventfd", 1.5),
@@ -329,28 +307,28 @@ _IMAGE = np.random.default_rng(0).random(IMAGE_SHAPE, np.float32)
 
 
 @asynccontextmanager
-async def _driver_on(cpu: int) -> AsyncIterator[Device]:
-    """Start a driver process on one CPU and connect to it."""
+async def _driver_on(cpu: int) -> AsyncIterator[asyncnn.Device]:
+    """Start a driver process on one CPU and asyncnn.connect to it."""
     with ExitStack() as stack:
         with environment.pinned(cpu):
             driver = stack.enter_context(driver_process(device="reference"))
-        async with connect(driver.path) as device:
+        async with asyncnn.connect(driver.path) as device:
             yield device
 
 
-async def execute_call(device: Device) -> Call:
+async def execute_call(device: asyncnn.Device) -> Call:
     """Return the execution of a ready request whose arrays are shared, at the HAL."""
     prepared = await device.prepare(tiny_addition())
     return noop.hal_execution(prepared, noop.addition_request(prepared))
 
 
-async def _run_call(device: Device) -> Call:
+async def _run_call(device: asyncnn.Device) -> Call:
     """Return the run of the same model on arrays of this process, copied both ways."""
     prepared = await device.prepare(tiny_addition())
     return lambda: prepared.run([_X, _Y])
 
 
-async def image_call(device: Device, image: Array, in_place: bool) -> Call:
+async def image_call(device: asyncnn.Device, image: Array, in_place: bool) -> Call:
     """Return the run of `cutting_model`, ``in_place`` on shared arrays or by copies."""
     prepared = await device.prepare(cutting_model(IMAGE_SHAPE, RESULT_SHAPE))
     given, out = image, None
@@ -379,24 +357,18 @@ service = PlacedBench(
         "image_pipe": "image: multiprocessing.Pipe, NumPy arrays",
         "image_executor": "image: ProcessPoolExecutor, NumPy arrays, awaited",
     },
-    [
-        Group(
-            {
-                "execute": with_device(noop.no_op_driver_on, execute_call),
-                "add": with_device(_driver_on, execute_call),
-                "run": with_device(_driver_on, _run_call),
-                "asyncio_streams": lambda place: peers.streams_echo(
-                    place.cpu, _EXCHANGE
-                ),
-                "grpc_aio": on_cpu(peers.grpc_echo, _EXCHANGE),
-                "pipe": on_cpu(peers.pipe_echo, _EXCHANGE),
-                "image": with_device(_driver_on, image_call, _IMAGE, True),
-                "image_copied": with_device(_driver_on, image_call, _IMAGE, False),
-                "image_pipe": on_cpu(peers.pipe_image, _IMAGE),
-                "image_executor": on_cpu(peers.executor_image, _IMAGE),
-            }
-        )
-    ],
+    {
+        "execute": with_device(noop.no_op_driver_on, execute_call),
+        "add": with_device(_driver_on, execute_call),
+        "run": with_device(_driver_on, _run_call),
+        "asyncio_streams": on_cpu(peers.streams_echo, _EXCHANGE),
+        "grpc_aio": on_cpu(peers.grpc_echo, _EXCHANGE),
+        "pipe": on_cpu(peers.pipe_echo, _EXCHANGE),
+        "image": with_device(_driver_on, image_call, _IMAGE, True),
+        "image_copied": with_device(_driver_on, image_call, _IMAGE, False),
+        "image_pipe": on_cpu(peers.pipe_image, _IMAGE),
+        "image_executor": on_cpu(peers.executor_image, _IMAGE),
+    },
     goals=[
         Goal("execute", "asyncio_streams", 1.6),
         Goal("execute", "grpc_aio", 0.5),

@@ -190,7 +190,7 @@ class PlacedBench(NamedTuple):
     """
 
     titles: Mapping[str, str]
-    groups: Sequence[Group]
+    groups: Sequence[Group] | Mapping[str, Start]
     goals: Sequence[Goal]
     together: Sequence[Goal] | None = None
     packages: Sequence[str] = ()
@@ -200,6 +200,10 @@ class PlacedBench(NamedTuple):
     places: Callable[[], Iterator[tuple[str, CpuPair]]] = apart_and_together
     time: Callable[[Measured, str], str] = Measured.time
     constants: Mapping[str, float] = {}
+
+    @property
+    def _groups(self) -> Sequence[Group]:
+        return [Group(g)] if isinstance(g := self.groups, Mapping) else g
 
     def __call__(self, order: Order) -> BenchReport:
         """Measure groups one after the other, in each placement."""
@@ -213,7 +217,7 @@ class PlacedBench(NamedTuple):
         """Measure in one placement."""
         refusals: dict[str, str] = {}
         figures: Figures = {}
-        for group in self.groups:
+        for group in self._groups:
             # A loop of its own: threads keep the placement that they were started in.
             measured = group.measured(order.rounds, cpus, refusals)
             figures |= asyncio.run(measured)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import asyncnn
 from asyncnn import hal
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
@@ -25,24 +26,20 @@ from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import PrepareArguments, refuse_execution
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
-from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.device import Device
-from asyncnn.runtime.opening_devices import connect
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.driver.server import Server
 from asyncnn.tools.bench.made_models import LENGTH
 from asyncnn.tools.bench.processes import Pipe, process, temporary_folder, until_closed
 
 
-def addition_request(prepared: PreparedModel) -> hal.Request:
+def addition_request(prepared: asyncnn.PreparedModel) -> hal.Request:
     """Return a request for that model whose arrays are shared."""
-    x, y, total = (shared_array(LENGTH) for _ in range(3))
+    x, y, total = (asyncnn.shared_array(LENGTH) for _ in range(3))
     return RequestBuilder(prepared.inputs, prepared.outputs)([x, y], [total])
 
 
 def hal_execution(
-    prepared: PreparedModel, request: hal.Request
+    prepared: asyncnn.PreparedModel, request: hal.Request
 ) -> Callable[[], Awaitable[ExecutionResult]]:
     """Return the execution of a ready request at the HAL, awaited."""
     request = reusable(prepared.hal, request)
@@ -56,10 +53,10 @@ def hal_execution(
 
 
 @contextlib.asynccontextmanager
-async def no_op_driver_on(cpu: int) -> AsyncIterator[Device]:
+async def no_op_driver_on(cpu: int) -> AsyncIterator[asyncnn.Device]:
     """Start a driver process that publishes the no-op device on one CPU; connect."""
     with temporary_folder() as path, process(cpu, _serve, path / "driver.sock"):
-        async with connect(path / "driver.sock") as device:
+        async with asyncnn.connect(path / "driver.sock") as device:
             yield device
 
 

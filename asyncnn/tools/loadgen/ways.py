@@ -32,7 +32,6 @@ from asyncnn.runtime.model import NamedModel, has_fixed_shape
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.process import running_driver
-from asyncnn.tools.bench.onnx_models import OnnxRuntime
 from asyncnn.tools.loadgen import Scenario
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import (
@@ -48,6 +47,7 @@ from asyncnn.tools.loadgen.systems import (
     await_and_answer,
     slots_of,
 )
+from asyncnn.tools.onnx_writer import OnnxRuntime
 from asyncnn.tools.other_runtimes import LiteRt
 
 IN_PROCESS, REMOTE = "inprocess", "remote"

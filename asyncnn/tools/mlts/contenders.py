@@ -34,13 +34,13 @@ from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import form_for
 from asyncnn.service.process import peer_of, running_driver, socket_address
-from asyncnn.tools.bench.onnx_models import OnnxRuntime, onnx_file
 from asyncnn.tools.bench.processes import resident_kib
 from asyncnn.tools.comparison import as_model_gives
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.mlts.suite_models import SuiteModel
 from asyncnn.tools.mlts.suite_records import Preparation, rounded
 from asyncnn.tools.mlts.trials import Trial
+from asyncnn.tools.onnx_writer import OnnxRuntime, onnx_file
 from asyncnn.tools.other_runtimes import (
     LiteRt,
     OnnxFile,

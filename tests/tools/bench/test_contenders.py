@@ -161,7 +161,7 @@ async def test_every_part_does_its_part() -> None:
         assert result() is NO_TIMING
 
 
-WAITS = fence.groups[0].contenders
+WAITS = fence.groups
 STREAMS = ("pipeline", "one_by_one", "queues")
 
 

@@ -14,8 +14,8 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.bench.measured_models import inputs_of
-from asyncnn.tools.bench.onnx_models import OnnxRuntime, onnx_file
 from asyncnn.tools.mobilenets import mobilenet_v1, mobilenet_v2
+from asyncnn.tools.onnx_writer import OnnxRuntime, onnx_file
 from asyncnn.tools.other_runtimes import PeerRefusedError
 
 
