@@ -65,12 +65,7 @@ def compare(asked: CompareOptions) -> None:
         _compare_folder(asked, kind)
         return
     report = anyio.run(compare_model, _comparison(asked, kind))
-    if asked.json:
-        options.print_json(report)
-    else:
-        _print(report)
-    if not report.passed:
-        raise typer.Exit(1)
+    options.show(report, _print, json=asked.json, passed=report.passed)
 
 
 def _comparison(asked: CompareOptions, peer: "PeerKind") -> "Comparison":
@@ -91,18 +86,18 @@ def _comparison(asked: CompareOptions, peer: "PeerKind") -> "Comparison":
     if not device and asked.reference_kernels:
         device = default_device_name(exact=True)
     ways = options.chosen("transport", asked.transport, (IN_PROCESS, REMOTE))
-    return Comparison(
+    return options.made_of(
+        Comparison,
+        asked,
         path=asked.model,
         named=named,
         peer=peer,
-        reference_kernels=asked.reference_kernels,
         device=device or anyio.run(usual_device_name),
         extensions=tuple(asked.extension or ()),
         paths=tuple(PATHS[name] for name in paths),
         transports=tuple(ways),
         given=options.given_samples(asked.input_file, named.inputs),
         random=asked.samples,
-        seed=asked.seed,
         tolerance=asked.tolerance(),
         constants=options.constants_of(asked.constant or ()),
     )

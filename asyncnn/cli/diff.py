@@ -1,6 +1,7 @@
 """``asyncnn diff``: which operation makes two runs of a model differ."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
@@ -74,12 +75,8 @@ def diff(asked: DiffOptions) -> None:
     else:
         report = _found(asked)
     options.write_page(asked.html, lambda: page_of(report, list(_verdict(report))))
-    if asked.json:
-        options.print_json(report)
-    else:
-        _print(report, every=asked.every)
-    if not report.passed:
-        raise typer.Exit(1)
+    draw = partial(_print, every=asked.every)
+    options.show(report, draw, json=asked.json, passed=report.passed)
 
 
 def _found(asked: DiffOptions) -> "DifferenceReport":
@@ -98,19 +95,18 @@ def _found(asked: DiffOptions) -> "DifferenceReport":
         kinds.append(second)
         other = (asked.against, second)
     relaxed = any(each.model.relax_computation_float32_to_float16 for each in kinds)
-    inquiry = Inquiry(
+    inquiry = options.made_of(
+        Inquiry,
+        asked,
         path=asked.model,
         named=named,
         against=other,
         between=_sides(asked.between, is_two=asked.against is not None),
         extensions=extensions,
         constants=options.constants_of(asked.constant or ()),
-        reference_kernels=asked.reference_kernels,
         given=options.given_samples(asked.input_file, named.inputs),
         random=asked.samples,
-        seed=asked.seed,
         allowed=Allowed(asked.lsb, asked.rtol, asked.atol, relaxed),
-        save=asked.save,
         options=tuple(asked.words()),
     )
     return anyio.run(answer, inquiry, _tell)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from asyncnn.cli import options
+from asyncnn.cli.run_options import RunOptions
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import (
     EngineUnavailableError,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.explain import Explanation, OperationReport
     from asyncnn.runtime.model import NamedModel
-    from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 GRAPHVIZ, GRAPHVIZ_TIMEOUT = "dot", 120
 """The command that draws graphs, and the seconds that it may take."""
@@ -121,67 +121,43 @@ def _drawn(text: str, full: bool) -> bytes:
     return ran.stdout
 
 
-def explain(
-    loading: options.Loading,
-    path: Path,
-    device: str | None,
-    socket: Path | None,
-    strict: bool,
-    json: bool,
-) -> None:
-    """Print what a device, or a driver, supports of the model at ``path``.
+def explain(asked: RunOptions) -> None:
+    """Print what a device, or a driver, supports of a model.
 
     :raises AsyncnnError: if the file is bad, or the device cannot be asked.
     :raises typer.Exit: with 1, if there is an operation that is not supported.
     """
     import anyio
 
+    from asyncnn.runtime.explain import Explanation
     from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
     try:
         with options.naming_options():
-            model, extensions = loading.load(path, strict=strict)
-            explanation = anyio.run(_explain, model, extensions, device, socket)
+            model, extensions = asked.load(asked.model, strict=asked.strict)
+            explanation = anyio.run(_explained, model, extensions, asked)
     except UnsupportedOperatorError as error:
-        explanation = _refused(error)
-    if json:
-        options.print_json(explanation)
-    else:
-        print_explanation(explanation)
-    if not explanation.is_supported:
-        raise typer.Exit(1)
+        if not error.operators:  # it is not about single ones
+            raise
+        refused, hint = error.operators, error.hint
+        explanation = Explanation("", error.message, (), unsupported=refused, hint=hint)
+    passed = explanation.is_supported
+    options.show(explanation, print_explanation, json=asked.json, passed=passed)
 
 
-def _refused(error: "UnsupportedOperatorError") -> "Explanation":
-    """Return what is known of a file of which no model can be made.
-
-    :raises UnsupportedOperatorError: if it is not about single operators.
-    """
-    from asyncnn.runtime.explain import Explanation
-
-    if not error.operators:
-        raise error
-    return Explanation(
-        "", error.message, (), unsupported=error.operators, hint=error.hint
-    )
-
-
-async def _explain(
-    model: "NamedModel",
-    extensions: "Sequence[Extension]",
-    device: str | None,
-    socket: Path | None,
+async def _explained(
+    model: "NamedModel", extensions: "Sequence[Extension]", asked: RunOptions
 ) -> "Explanation":
     from asyncnn.runtime.explain import explain
     from asyncnn.runtime.opening_devices import connect, open_device
 
     opened = (
-        open_device(device, extensions=extensions)
-        if socket is None
-        else connect(socket, device=device)
+        open_device(asked.device, extensions=extensions)
+        if asked.socket is None
+        else connect(asked.socket, device=asked.device)
     )
-    async with opened as asked:
-        return await explain(asked, model, extensions=extensions)
+    async with opened as device:
+        return await explain(device, model, extensions=extensions)
 
 
 async def _marked(

@@ -97,12 +97,7 @@ def run(asked: LoadgenOptions) -> None:
     Exits with 1 if a result is invalid or an execution failed, with 2 on bad
     input.
     """
-    _check_rates(
-        asked.scenario,
-        asked.target_qps,
-        asked.latency_bound_ms,
-        needs_rate=not asked.accuracy,
-    )
+    _check_rates(asked)
     import anyio
 
     from asyncnn.tools.loadgen import Scenario, loadgen_module
@@ -125,52 +120,33 @@ def run(asked: LoadgenOptions) -> None:
     )
     if asked.accuracy:
         library.check_judged()
-    order = JudgedRunOptions(
+    order = options.made_of(
+        JudgedRunOptions,
+        asked,
         model=str(asked.model),
         named=named,
         extensions=extensions,
         extension_places=tuple(asked.extension or ()),
         library=library,
         scenario=Scenario(asked.scenario),
-        device=asked.device,
         ways=tuple((each, p) for each in transports for p in paths),
-        target_qps=asked.target_qps,
         latency_bound_s=asked.latency_bound_ms / 1000,
-        queries=asked.queries,
-        seconds=asked.seconds,
-        accuracy=asked.accuracy,
-        log_dir=asked.log_dir,
     )
     with _interruptible():
         report = options.rounded(anyio.run(run_all, order))
-    _show_run(report, json=asked.json)
+    options.show(report, _print_run, json=asked.json, passed=report.valid)
 
 
-def _show_run(report: "JudgedRunReport", *, json: bool) -> None:
-    """Print a report, and exit with 1 if a result is invalid."""
-    if json:
-        options.print_json(report)
-    else:
-        _print_run(report)
-    if not report.valid:
-        raise typer.Exit(1)
-
-
-def _check_rates(
-    scenario: str,
-    target_qps: float | None,
-    latency_bound_ms: float,
-    *,
-    needs_rate: bool,
-) -> None:
-    options.chosen("scenario", scenario, _SCENARIOS)
-    if scenario == "Server" and target_qps is None and needs_rate:
+def _check_rates(asked: LoadgenOptions) -> None:
+    options.chosen("scenario", asked.scenario, _SCENARIOS)
+    needs_rate = asked.scenario == "Server" and not asked.accuracy
+    if needs_rate and asked.target_qps is None:
         raise InvalidArgumentError(
             "a Server run needs the rate of its queries", hint="give --target-qps"
         )
     for value, option in (
-        (target_qps, "--target-qps"),
-        (latency_bound_ms, "--latency-bound-ms"),
+        (asked.target_qps, "--target-qps"),
+        (asked.latency_bound_ms, "--latency-bound-ms"),
     ):
         if value is not None and not 0 < value <= _MOST:
             raise InvalidArgumentError(
@@ -254,14 +230,12 @@ def compare(asked: LoadgenCompareOptions) -> None:
         files = (
             _files(asked.models) if asked.models else stack.enter_context(_mobilenets())
         )
-        comparison = SystemsComparison(
+        comparison = options.made_of(
+            SystemsComparison,
+            asked,
             models=files,
             sections=tuple(each for name in names for each in SECTIONS[name]),
             systems=systems,
-            device=asked.device,
-            queries=asked.queries,
-            passes=asked.passes,
-            rounds=asked.rounds,
         )
         with _interruptible():
             report = options.rounded(anyio.run(compared, comparison, options.announced))

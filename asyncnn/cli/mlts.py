@@ -132,10 +132,9 @@ def _wanted(asked: MltsOptions) -> "Wanted":
 
     needs = {None: False, True: True, False: None}[asked.accuracy]
     tolerance = Tolerance.asked(asked.lsb, asked.rtol, asked.atol)
-    return Wanted(
-        folder=asked.folder,
-        builtin=asked.builtin,
-        pattern=asked.pattern,
+    return options.made_of(
+        Wanted,
+        asked,
         dataset=None if asked.dataset is None else _dataset(asked.dataset),
         needs_accuracy=needs,
         tolerance=replace(tolerance, scales_atol=True),
@@ -162,14 +161,13 @@ def _suite(asked: MltsOptions) -> "Suite":
     devices = [name for name in names if name]
     if not devices and asked.socket is None:
         devices = [ALL]
-    return Suite(
+    return options.made_of(
+        Suite,
+        asked,
         devices=chosen_devices(devices),
-        socket=asked.socket,
         paths=options.chosen("path", asked.path, PATHS),
         transports=options.chosen("transport", asked.transport, (IN_PROCESS, REMOTE)),
         peers=PEERS if asked.peers else (),
-        runs=asked.runs,
-        seconds=asked.seconds,
     )
 
 

@@ -327,6 +327,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 _LEAST_DECIMALS, _LEAST_DIGITS = 3, 6
 
@@ -424,6 +425,25 @@ def _rounded(value: float) -> float:
         return value
     leading = math.floor(math.log10(abs(value)))
     return round(value, max(_LEAST_DECIMALS, _LEAST_DIGITS - 1 - leading))
+
+
+def made_of(kind: type[Record], source: Any, **other: Any) -> Record:
+    """Return a struct of what ``source`` has by the same names, but for ``other``."""
+    known = {name for name in kind.__struct_fields__ if hasattr(source, name)}
+    same = {name: getattr(source, name) for name in known - other.keys()}
+    return kind(**same, **other)
+
+
+def show(
+    report: Any, draw: Callable[[Any], None], *, json: bool, passed: bool = True
+) -> None:
+    """Print a report, as JSON or by ``draw``, and exit with 1 if it has not passed."""
+    if json:
+        print_json(report)
+    else:
+        draw(report)
+    if not passed:
+        raise typer.Exit(1)
 
 
 def print_json(record: Any) -> None:

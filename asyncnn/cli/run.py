@@ -28,50 +28,37 @@ def run(asked: RunOptions) -> None:
     runs out of resources or loses its driver; with 2 on bad input.
     """
     if asked.explain:
-        device, socket = asked.device, asked.socket
-        explain_file(asked, asked.model, device, socket, asked.strict, asked.json)
+        explain_file(asked)
         return
-    _check_repeats(asked.session, asked.repeat)
-    _check_deadline(asked.deadline_ms)
+    if asked.session and asked.repeat > 1:
+        raise InvalidArgumentError(
+            f"--session with --repeat {asked.repeat}: a session takes one step for "
+            "each sample",
+            hint="leave out one of them",
+        )
+    deadline_ms = asked.deadline_ms
+    if deadline_ms is not None and not 0 < deadline_ms < math.inf:
+        raise InvalidArgumentError(
+            f"--deadline-ms {deadline_ms:g} is no time to come",
+            hint="give milliseconds, more than 0",
+        )
     asked.tolerance()
     check_writable(asked.output_file)
     import anyio
 
     from asyncnn.cli.model_runs import run_model
 
-    _show(options.rounded(anyio.run(run_model, asked)), json=asked.json)
+    report = options.rounded(anyio.run(run_model, asked))
+    options.show(report, _print, json=asked.json, passed=report.passed)
 
 
-def _check_repeats(session: bool, repeat: int) -> None:
-    if session and repeat > 1:
-        raise InvalidArgumentError(
-            f"--session with --repeat {repeat}: a session takes one step for each "
-            "sample",
-            hint="leave out one of them",
-        )
-
-
-def _check_deadline(deadline_ms: float | None) -> None:
-    if deadline_ms is not None and not 0 < deadline_ms < math.inf:
-        raise InvalidArgumentError(
-            f"--deadline-ms {deadline_ms:g} is no time to come",
-            hint="give milliseconds, more than 0",
-        )
-
-
-def _show(report: "RunReport", *, json: bool) -> None:
-    """Print a report, and exit with 1 if an output is out of tolerance."""
-    if json:
-        options.print_json(report)
-    else:
-        typer.echo(f"on {report.device}, version {report.version}")
-        for path_report in report.paths:
-            _print_path(path_report)
-            _print_route(path_report, report.device)
-        if report.first_difference:
-            typer.echo(report.first_difference)
-    if not report.passed:
-        raise typer.Exit(1)
+def _print(report: "RunReport") -> None:
+    typer.echo(f"on {report.device}, version {report.version}")
+    for path_report in report.paths:
+        _print_path(path_report)
+        _print_route(path_report, report.device)
+    if report.first_difference:
+        typer.echo(report.first_difference)
 
 
 def _print_path(report: "PathReport") -> None:

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncnn.cli.top_report import ClientReport, ModelReport, report_of
+from asyncnn.cli.options import made_of
+from asyncnn.cli.top_report import ClientReport, ModelReport
 from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
@@ -81,7 +82,7 @@ class Changes:
             for share in (0.5, 0.9, 0.99)
         )
         succeeded = work.done.get(ErrorStatus.NONE, 0)
-        return report_of(
+        return made_of(
             LiveWork,
             work,
             ended=ended,
@@ -127,13 +128,13 @@ class LiveDevice(msgspec.Struct, frozen=True):
         """Return what is shown of the look that ``changes`` has begun."""
         clients = changes.busiest("client", statistics.clients)
         models = changes.busiest("model", statistics.models)
-        return report_of(
+        return made_of(
             cls,
             statistics,
             name=statistics.device,
             executions=changes.of("executions", statistics.executions),
             preparations=changes.of("preparations", statistics.preparations),
-            clients=[report_of(ClientReport, c, executions=w) for w, c in clients],
+            clients=[made_of(ClientReport, c, executions=w) for w, c in clients],
             clients_left=len(statistics.clients) - len(clients),
             models=[ModelReport.of(model, w) for w, model in models],
             models_left=len(statistics.models) - len(models),

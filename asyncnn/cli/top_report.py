@@ -1,13 +1,13 @@
 """The JSON of ``asyncnn top``: statistics in an operator's units."""
 
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import msgspec
 
+from asyncnn.cli.options import made_of
 from asyncnn.devices import DeviceStatistics, ModelStatistics
 from asyncnn.qos import LatencyHistogram, WorkStatistics
 
-T = TypeVar("T", bound=msgspec.Struct)
 Work = TypeVar("Work", bound=msgspec.Struct)
 """What is said of executions."""
 
@@ -55,9 +55,7 @@ class ModelReport(msgspec.Struct, Generic[Work], frozen=True):
     @classmethod
     def of(cls, model: ModelStatistics, executions: Work) -> Self:
         """Return the report of a model."""
-        return report_of(
-            cls, model, priority=model.priority.name, executions=executions
-        )
+        return made_of(cls, model, priority=model.priority.name, executions=executions)
 
 
 class ClientReport(msgspec.Struct, Generic[Work], frozen=True):
@@ -85,7 +83,7 @@ class TopReport(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, statistics: DeviceStatistics) -> "TopReport":
         """Return the report of a device."""
-        return report_of(
+        return made_of(
             cls,
             statistics,
             executions=_work(statistics.executions),
@@ -95,22 +93,16 @@ class TopReport(msgspec.Struct, frozen=True):
                 for model in statistics.models
             ],
             clients=[
-                report_of(ClientReport, client, executions=_work(client.executions))
+                made_of(ClientReport, client, executions=_work(client.executions))
                 for client in statistics.clients
             ],
         )
 
 
 def _work(work: WorkStatistics) -> WorkReport:
-    return report_of(
+    return made_of(
         WorkReport,
         work,
         done={status.name: count for status, count in work.done.items() if count},
         latency_us=LatencyReport.of(work.latency),
     )
-
-
-def report_of(kind: type[T], source: Any, **other: Any) -> T:
-    """Return a report of the attributes of ``source``, but for ``other``."""
-    same = set(kind.__struct_fields__) - other.keys()
-    return kind(**{name: getattr(source, name) for name in same}, **other)

@@ -4,6 +4,9 @@ A driver's socket shows its statistics to its own user. A port of this machine i
 to all of its users, so that the address of the page has a secret in it, which is
 printed for those who may have opened the socket. The page fetches one document again
 and again, and nothing from elsewhere.
+
+A `DriverWatch` looks at a driver again and again. When the driver is gone it says so,
+goes on trying, and begins anew with the next driver at the same socket.
 """
 
 import asyncio

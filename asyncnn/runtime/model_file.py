@@ -122,9 +122,11 @@ def load(
 
 
 def _reads_others(source: ModelSource, memory: Memory) -> bool:
-    """Tell whether loading may read more files: weights beside an ONNX graph."""
+    """Tell whether loading a short file may read more: weights beside an ONNX graph."""
+    data = view(memory)
+    # What has weights elsewhere names their location.
     is_path = isinstance(source, str | os.PathLike)
-    return is_path and kind_of(view(memory)) is FileKind.ONNX
+    return is_path and kind_of(data) is FileKind.ONNX and b"location" in bytes(data)
 
 
 def _where(source: ModelSource) -> str:

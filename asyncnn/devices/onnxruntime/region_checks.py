@@ -77,13 +77,15 @@ class Traits(NamedTuple):
     """How a graph may run: for any time, with results of shapes that data decide.
 
     ``handed_on`` are inputs that are outputs as well. Some node of one that is to be
-    trimmed names empty inputs after its last one.
+    trimmed names empty inputs after its last one. ``tables`` are all that nodes only
+    take rows of.
     """
 
     may_loop: bool
     depends_on_data: bool
     handed_on: frozenset[bytes] = frozenset()
     is_to_be_trimmed: bool = False
+    tables: frozenset[bytes] = frozenset()
 
 
 def check_graph(data: memoryview) -> Traits:
@@ -98,8 +100,10 @@ def check_graph(data: memoryview) -> Traits:
     check = _Check(data)
     check.check()
     handed_on = frozenset(check.inputs & check.outputs)
+    tables = check.tables - check.read - check.inputs - check.outputs
     return Traits(
-        check.may_loop, check.depends_on_data, handed_on, check.is_to_be_trimmed
+        *(check.may_loop, check.depends_on_data, handed_on),
+        *(check.is_to_be_trimmed, frozenset(tables)),
     )
 
 
@@ -159,6 +163,32 @@ def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
                 *message(_OP_TYPE, [b"Identity"]),
             )
             graph += message(_OUTPUT, port) + message(_NODE, node)
+        parts += message(_GRAPH, graph)
+    return b"".join(parts)
+
+
+def with_inputs(content: bytes, tables: Mapping[bytes, "Weight"]) -> bytes:
+    """Return a checked file in which some weights are further inputs, in this order."""
+    data, parts = memoryview(content), list[bytes]()
+    for field in fields(data, 0, len(data)):
+        if field.number != _GRAPH:
+            parts.append(content[field.start : field.end])
+            continue
+        graph = list[bytes]()
+        for part in fields(data, field.value, field.end):
+            name = b""
+            if part.number == _INITIALIZER:
+                for each in fields(data, part.value, part.end):
+                    if each.number == _NAME:
+                        name = content[each.value : each.end]
+            if name not in tables:
+                graph.append(content[part.start : part.end])
+        for name, table in tables.items():
+            axes = [message(1, [b"\x08", encoded(each)]) for each in table.lengths]
+            shape = message(2, [each for axis in axes for each in axis])
+            tensor = message(1, [b"\x08", encoded(table.element_type), *shape])
+            port = *message(_PORT_NAME, [name]), *message(2, tensor)
+            graph += message(_INPUT, port)
         parts += message(_GRAPH, graph)
     return b"".join(parts)
 
@@ -251,6 +281,7 @@ class _Check:
         # Whether calls of functions omit inputs, and any operator in those needs all.
         self._omits = self._needs_all = False
         self.inputs, self.outputs = set[bytes](), set[bytes]()
+        self.tables, self.read = set[bytes](), set[bytes]()
         self.is_to_be_trimmed = False
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
@@ -366,6 +397,10 @@ class _Check:
             self._needs_all |= bool(callers)
             self._check_complete(omits)
         self.depends_on_data |= type_ in _DATA_DEPENDENT
+        if depth == 1 and not callers and name == (b"", b"Gather", b""):
+            self.tables.update(inputs[:1])
+            inputs = inputs[1:]
+        self.read.update(inputs)
         return nodes
 
     def _check_complete(self, omits: bool) -> None:

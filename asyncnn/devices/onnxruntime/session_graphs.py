@@ -241,7 +241,9 @@ class _SessionCall:
             self.constants.add(argument, address_of(array))
         ports = [argument.port for argument in signature.inputs]
         ports += [argument.port for argument, _ in signature.constants]
-        self._input_names = _words([port.name for port in ports])
+        names = [*[port.name for port in ports], *session.tables]
+        self._input_names = _words(names)
+        self.given = [*self.constants.made, *session.tables.values()]
         self._output_names = _words([port.name for port in session.outputs])
 
     def words(self, inputs: Any, outputs: Any) -> tuple[int, ...]:
@@ -294,7 +296,7 @@ class _SessionGraph(Segment, CompiledGraph):
         arguments = self._signature.inputs + self._signature.outputs
         for argument, address in zip(arguments, addresses, strict=True):
             values.add(argument, address)
-        inputs = _words([*values.made[:split], *call.constants.made])
+        inputs = _words([*values.made[:split], *call.given])
         outputs = _words(values.made[split:])
         return call.words(inputs, outputs), (values, inputs, outputs)
 
@@ -350,7 +352,7 @@ class _OpenGraph(PythonSegment, CompiledGraph):
         call = self._call
         library, ports = call.library, call.session.outputs
         # The words of the call are addresses: what they are of has to last.
-        inputs, made = _words(call.constants.made), _words([0] * len(ports))
+        inputs, made = _words(call.given), _words([0] * len(ports))
         status = self._function(*call.words(inputs, made))
         values = _Values(library)
         values.made += [each for each in made if each]

@@ -22,10 +22,12 @@ import numpy as np
 from asyncnn.devices.compiled_graph import Array
 from asyncnn.devices.onnxruntime.region_checks import (
     Traits,
+    Weight,
     check_graph,
     separated,
     trimmed,
     with_copies,
+    with_inputs,
 )
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, OnnxRuntimeLibrary
 from asyncnn.engine.array_memory import address_of
@@ -159,7 +161,8 @@ class LearntShapes:
 class RegionSession:
     """A graph that is ready to run on ``threads`` threads, or the library's provider.
 
-    Those of one graph share what they have ``learnt``.
+    Those of one graph share what they have ``learnt``. Its last inputs are ``tables``,
+    tensors that all runs are given, by their names.
 
     :raises AsyncnnError: if ONNX Runtime does not take it.
     """
@@ -177,7 +180,10 @@ class RegionSession:
         self.learnt = learnt
         self._released = _Released(library, content)
         self.handle = self._released.create(content, threads, traits)
-        self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
+        self.tables = self._released.tables
+        self.outputs = self._ports("Output")
+        inputs = self._ports("Input")
+        self.inputs = inputs[: len(inputs) - len(self.tables)]
         if not all(port.known_shape for port in self.inputs):
             # What the file says of results may hold for one run only.
             self.outputs = tuple(
@@ -205,6 +211,9 @@ class RegionSession:
             library.release("TypeInfo", type_)
 
 
+_LARGE_BYTES = 1 << 20
+"""Of tables; smaller ones are copied sooner than they are handed over at each run."""
+
 _ELEMENT_BYTES = {number: dtype.itemsize for dtype, number in ELEMENT_TYPES.items()}
 
 
@@ -214,13 +223,14 @@ def _created(
     threads: int,
     traits: Traits,
     values: list[int],
+    tables: dict[bytes, int],
 ) -> int:
     """Return a new session of ONNX Runtime's.
 
     It copies large weights once, from where they lie: a file's are copied as
     that is read, and again. Of a file that nobody can change it copies those alone that
     kernels want in another order; the others, for which there are ``values`` then, it
-    reads there.
+    reads there. Large ``tables`` are inputs: all initializers are copied for a moment.
     """
     data = np.frombuffer(content, np.uint8)
     rest, weights = separated(data.data, _ELEMENT_BYTES)
@@ -228,6 +238,12 @@ def _created(
         rest = trimmed(rest)
     if traits.handed_on:
         rest = with_copies(rest, traits.handed_on)
+    inputs: dict[bytes, Weight] = {}
+    if library.provider is None and not isinstance(content, bytes):
+        large = [each for each in weights if each.end - each.start >= _LARGE_BYTES]
+        inputs = {each.name: each for each in large if each.name in traits.tables}
+        rest = with_inputs(rest, inputs) if inputs else rest
+        weights = [each for each in weights if each.name not in inputs]
     options = library.create("CreateSessionOptions")
     try:
         library.call("SetSessionLogSeverityLevel", options, SILENT)
@@ -236,16 +252,19 @@ def _created(
         for key, value in _OPTIONS.items():
             library.call("AddSessionConfigEntry", options, key, value)
         library.append_provider(options)
-        for weight in weights:
+        for weight in (*inputs.values(), *weights):
             start, size = address_of(data) + weight.start, weight.end - weight.start
             kind = weight.lengths, weight.element_type
             values.append(library.tensor(start, size, *kind))
+            if weight.name in inputs:
+                tables[weight.name] = values[-1]
+                continue
             is_aligned = not start % _ELEMENT_BYTES[weight.element_type]
             if is_aligned and not isinstance(content, bytes):
                 library.call("AddInitializer", options, weight.name, values[-1])
         if weights:
             names = (ctypes.c_char_p * len(weights))(*[each.name for each in weights])
-            given = (ctypes.c_void_p * len(weights))(*values)
+            given = (ctypes.c_void_p * len(weights))(*values[len(inputs) :])
             library.call("AddExternalInitializers", options, names, given, len(weights))
         file = library.environment, rest, len(rest)
         return library.create("CreateSessionFromArray", *file, options)
@@ -267,10 +286,11 @@ class _Released:
         self._memory = None if isinstance(content, bytes) else owner_of(content)
         self._session = 0
         self._values: list[int] = []
+        self.tables: dict[bytes, int] = {}
 
     def create(self, content: Array | bytes, threads: int, traits: Traits) -> int:
         """Create the session; return it."""
-        given = self._library, content, threads, traits, self._values
+        given = self._library, content, threads, traits, self._values, self.tables
         self._session = _created(*given)
         if self._memory is None:
             self._release_values()

@@ -12,7 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn import Device, load, open_device
-from asyncnn.devices.onnxruntime.region_checks import separated
+from asyncnn.devices.onnxruntime.region_checks import (
+    check_graph,
+    separated,
+    with_inputs,
+)
 from asyncnn.devices.onnxruntime.sessions import ELEMENT_TYPES
 from tests.devices.onnxruntime.graphs import (
     FLOAT,
@@ -255,6 +259,56 @@ class TestWeights:
         assert int(told.stdout) < 2.3 * WEIGHED
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int8])
+@pytest.mark.parametrize("use", ["", "added", "twice", "returned", "inside"])
+async def test_tables_that_rows_are_taken_of_are_not_copied(
+    dtype: Any, use: str
+) -> None:
+    content = looked_up(dtype, use)
+    is_table = use in ("", "twice")
+    assert check_graph(memoryview(content)).tables == ({b"w"} if is_table else set())
+    if is_table:
+        (weight,) = separated(memoryview(content), SIZES)[1]
+        model = onnx.load_from_string(with_inputs(content, {b"w": weight}))
+        onnx.checker.check_model(model)
+        assert [each.name for each in model.graph.input] == ["i", "w"]
+        assert not model.graph.initializer
+    async with open_device("onnxruntime") as device:
+        prepared = await device.prepare(load(content))
+        for index in (5, 0):
+            outputs = await prepared.run([np.array([[index, 3]])])
+            rows = TABLE.astype(dtype)[[[index, 3]]]
+            np.testing.assert_array_equal(next(iter(outputs.values())), rows)
+
+
+def looked_up(dtype: Any, use: str) -> bytes:
+    """Return a file that takes rows ``i`` of weights, and may ``use`` these besides."""
+    number = number_of(dtype)
+    nodes = [helper.make_node("Gather", ["w", "i"], ["y"])]
+    outputs = [("y", number, [1, 2, TABLE.shape[1]])]
+    if use == "added":
+        nodes.append(helper.make_node("Add", ["w", "w"], ["z"]))
+    elif use == "twice":
+        nodes.append(helper.make_node("Gather", ["w", "i"], ["z"], axis=1))
+    elif use == "inside":
+        rows = helper.make_node("Identity", ["w"], ["inner"])
+        inner = [helper.make_tensor_value_info("inner", number, None)]
+        body = helper.make_graph([rows], "inside", [], inner)
+        branches = {"then_branch": body, "else_branch": body}
+        nodes.append(helper.make_node("If", ["so"], ["z"], **branches))
+    if use == "returned":
+        outputs.append(("w", number, TABLE.shape))
+    elif use:
+        outputs.append(("z", number, ["a", "b", "c"][: 2 + (use == "twice")]))
+    weights = [
+        numpy_helper.from_array(TABLE.astype(dtype), "w"),
+        numpy_helper.from_array(np.array(True), "so"),
+    ]
+    return graph(
+        nodes, [("i", INT64, [1, 2])], outputs, weights[: 1 + (use == "inside")]
+    )
+
+
 WEIGHING = """
 import asyncio, re, sys
 from pathlib import Path
@@ -277,4 +331,6 @@ async def weigh(path: str) -> None:
 asyncio.run(weigh(sys.argv[1]))
 """
 WEIGHED = 1 << 27
+TABLE = np.arange(1 << 20).reshape(1 << 12, 1 << 8) % 101
+INT64 = TensorProto.INT64
 SIZES = {number: dtype.itemsize for dtype, number in ELEMENT_TYPES.items()}

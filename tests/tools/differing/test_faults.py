@@ -147,7 +147,7 @@ def in_random_graphs(wanted: int, number: int) -> Tally:
 
     @seed(number)
     @settings(
-        max_examples=2 * wanted + 10,
+        max_examples=2 * wanted + 60,
         database=None,
         deadline=None,
         phases=[Phase.generate],
