@@ -41,23 +41,20 @@ def _option(name: str, kind: Any, default: Any, *flags: str, **info: Any) -> Par
     return _parameter(name, Annotated[kind, typer.Option(*flags, **info)], default)
 
 
-_FOLDER_HELP = "Folder of .tflite files; ../shared/models if left out."
-_FOLDER_ARGUMENT = typer.Argument(help=_FOLDER_HELP, show_default=False)
-_FOLDER = _parameter("folder", Annotated[Path | None, _FOLDER_ARGUMENT], None)
-_FILES_ARGUMENT = typer.Argument(
-    help="A .tflite, .onnx or .asyncnn file, or a folder of them; ../shared/models "
-    "if left out.",
-    show_default=False,
+def _folder(text: str) -> Parameter:
+    argument = typer.Argument(help=text, show_default=False)
+    return _parameter("folder", Annotated[Path | None, argument], None)
+
+
+_FOLDER = _folder("Folder of .tflite files; ../shared/models if left out.")
+_FILES = _folder(
+    "A .tflite, .onnx or .asyncnn file, or a folder of them; ../shared/models "
+    "if left out."
 )
-_FILES = _parameter("folder", Annotated[Path | None, _FILES_ARGUMENT], None)
+_STATEFUL_FOLDER = _folder(
+    "Folder of .tflite files; those of pymicro-wakeword if left out."
+)
 _INPUT_SHAPE = parameter(CommandOptions, "input_shape", list[str] | None, None)
-_STATEFUL_ARGUMENT = typer.Argument(
-    help="Folder of .tflite files; those of pymicro-wakeword if left out.",
-    show_default=False,
-)
-_STATEFUL_FOLDER = _parameter(
-    "folder", Annotated[Path | None, _STATEFUL_ARGUMENT], None
-)
 _ROUNDS = _option(
     "rounds", int, DEFAULT_ROUNDS, min=MIN_ROUNDS, help="Interleaved rounds."
 )

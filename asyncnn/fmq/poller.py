@@ -21,12 +21,10 @@ from asyncnn.fmq.layout import QueueBusyError
 from asyncnn.fmq.spin import MANY_LOOKS, AdaptiveSpinner, clock, yield_core
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.pacing import TakeTurn
+from asyncnn.turn import TURN_NS
 
 SPIN_SLICE_NS = 50_000
 """Nanoseconds for which hot queues keep the loop from its other work."""
-
-TIME_SLICE_NS = 100_000
-"""Nanoseconds that a task may go on with packets that are there before others run."""
 
 RECHECK_S = 0.005
 """Seconds that pass once or twice before a sleeper looks again."""
@@ -244,7 +242,7 @@ class LoopPoller:
             asyncio.get_running_loop().call_later(RECHECK_S, self._recheck)
 
     def must_yield(self) -> bool:
-        """Return whether other tasks of this loop have waited for a time slice.
+        """Return whether other tasks of this loop have waited for `TURN_NS`.
 
         Asked before each packet that may be there already. `yielded_to_loop` starts the
         next slice.
@@ -254,7 +252,7 @@ class LoopPoller:
             self._yielded_ns = clock()
             asyncio.get_running_loop().call_soon(self.yielded_to_loop)
             return False
-        return clock() - self._yielded_ns > TIME_SLICE_NS
+        return clock() - self._yielded_ns > TURN_NS
 
     def yielded_to_loop(self) -> None:
         """Note that every task that was ready has run."""

@@ -238,7 +238,6 @@ class MessageQueue(OpenRing):
     async def _yield_to_loop(self) -> None:
         self._join_loop()
         await asyncio.sleep(0)
-        self._poller.yielded_to_loop()
 
     def _join_loop(self) -> None:
         """Listen for the doorbell on the running loop, unless this end is closed."""

@@ -103,7 +103,7 @@ SECTIONS = {
         _titles("cached: from the cache; anew"),
         [("cached / anew", 0.15, 0.3)],
         contenders.cached,
-        lambda models: measured_models.heavy(models, "f"),
+        lambda models: measured_models.floats(measured_models.heavy(models)),
         ONE_CPU,
     ),
     "memory": Section(

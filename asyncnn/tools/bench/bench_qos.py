@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain, count
-from math import inf
 from statistics import mean, median
 from typing import Any, TypeAlias
 
@@ -66,22 +65,13 @@ IN_PROCESS, DRIVER = "in_process", "driver"
 WHERE = {IN_PROCESS: "one process", DRIVER: "two clients of a driver"}
 """Whose the LOW executions are that an urgent one runs beside."""
 
-PROGRAMS, LOW, LOW_AND_PROGRAMS = "programs", "low", "low_and_programs"
 BESIDE = {
     IDLE: "idle",
-    PROGRAMS: "beside other programs",
-    LOW: "beside LOW",
-    LOW_AND_PROGRAMS: "beside both",
+    "programs": "beside other programs",
+    "low": "beside LOW",
+    "low_and_programs": "beside both",
 }
 """What keeps the device and the CPUs busy meanwhile."""
-
-P99_TO_IDLE = 1.5
-POOL_TO_P99 = 5.0
-OVERHEAD_LIMIT = 0.25
-LOST_LIMIT = 0.05
-P50_BESIDE = 1.1
-P99_BESIDE = {50_000.0: 1.3, inf: 1.5}
-"""Largest ratio to idleness beside LOW executions of so many microseconds at most."""
 
 Times: TypeAlias = Mapping[str, float]
 """Figures in microseconds, or ratios of them, by name."""
@@ -175,25 +165,24 @@ def judge_qos(measured: Mapping[str, Any]) -> Iterator[QosVerdict]:
     """Hold what was measured against the goals; beside programs there are none."""
     latencies = measured["latencies"]
     idle, busy, pool = (latencies[n]["p99_us"] for n in (IDLE, SATURATED, POOL))
-    to_idle = f"saturated p99 within {P99_TO_IDLE:g} x idle and one operation, us"
-    to_pool = f"saturated p99 a {POOL_TO_P99:g}th of the pool's, us"
+    to_idle = "saturated p99 within 1.5 x idle and one operation, us"
     to_thread = "scheduling an execution, to asyncio.to_thread"
     figures = [
-        (to_idle, busy, P99_TO_IDLE * idle + measured["longest_operation_us"]),
-        (to_pool, busy, pool / POOL_TO_P99),
-        (to_thread, measured["overhead"]["ratio"], OVERHEAD_LIMIT),
-        ("time lost to preemption", measured["lost"], LOST_LIMIT),
+        (to_idle, busy, 1.5 * idle + measured["longest_operation_us"]),
+        ("saturated p99 a 5th of the pool's, us", busy, pool / 5),
+        (to_thread, measured["overhead"]["ratio"], 0.25),
+        ("time lost to preemption", measured["lost"], 0.05),
     ]
     for miss in measured["misses"]:
         goal = f"misses at {miss['load']:.0%} load, by deadline"
         figures.append((goal, miss["by_deadline"], miss["by_arrival"]))
     for each in measured["beside"]:
-        if each["load"] == LOW:
-            us = measured["low_us"][each["where"]]
-            most = next(most for up_to, most in P99_BESIDE.items() if us <= up_to)
-            words = f"{title(each)}, {{}} / idle"
-            figures.append((words.format("p50"), each["p50_ratio"], P50_BESIDE))
-            figures.append((words.format("p99"), each["p99_ratio"], most))
+        if each["load"] == "low":
+            is_short = measured["low_us"][each["where"]] <= 50_000
+            limits = {"p50": 1.1, "p99": 1.3 if is_short else 1.5}
+            for name, limit in limits.items():
+                goal = f"{title(each)}, {name} / idle"
+                figures.append((goal, each[f"{name}_ratio"], limit))
     for goal, value, limit in figures:
         yield QosVerdict(goal, value, limit, value <= limit)
 
@@ -295,9 +284,9 @@ async def _beside(
     )
     contenders = {
         IDLE: (run,),
-        PROGRAMS: (run, nullcontext, programs),
-        LOW: (run, detects),
-        LOW_AND_PROGRAMS: (run, detects, programs),
+        "programs": (run, nullcontext, programs),
+        "low": (run, detects),
+        "low_and_programs": (run, detects, programs),
     }
     found = await _latencies(contenders, _BESIDE_RUNS, rounds)
     return low_us, {

@@ -56,9 +56,7 @@ _RESTING_S = 0.5
 Pulses: TypeAlias = dict[str, Pulse]
 """What was heard in one attempt, by side."""
 
-IN_PROCESS = "in_process"
-APPLICATION = "application"
-DRIVER = "driver"
+IN_PROCESS, APPLICATION, DRIVER = "in_process", "application", "driver"
 
 SIDES = {
     IN_PROCESS: "device in the process",

@@ -231,15 +231,14 @@ def servable(models: Models) -> Models:
     return [each for each in models if SERVABLE_US <= each.us <= LONG_US]
 
 
-def heavy(models: Models, kinds: str = "") -> Models:
-    """Return the ones with weights that matter, and inputs of some kinds if named."""
-    large = [m for m in models if weights_bytes(m.named.model) >= HEAVY_BYTES]
-    wanted = kinds and set(kinds)
-    return [
-        each
-        for each in large
-        if not wanted or {info.dtype.kind for info in each.named.inputs} <= wanted
-    ]
+def heavy(models: Models) -> Models:
+    """Return the ones with weights that matter."""
+    return [each for each in models if weights_bytes(each.named.model) >= HEAVY_BYTES]
+
+
+def floats(models: Models) -> Models:
+    """Return the ones with inputs of floats alone."""
+    return [m for m in models if {i.dtype.kind for i in m.named.inputs} <= {"f"}]
 
 
 LITERT = "litert"
