@@ -15,8 +15,8 @@ from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
     from asyncnn.runtime.execution_options import AnyPath
-    from asyncnn.tools.conformance.random_graphs import Tried
-    from asyncnn.tools.conformance.suite import AnySelection, Run
+    from asyncnn.tools.conformance.random_graphs import TriedGraphs
+    from asyncnn.tools.conformance.suite import AnySelection, VectorRuns
 
 _OLDEST = "auto"
 _VERSIONS = ("newest", _OLDEST)
@@ -85,7 +85,7 @@ def conformance(asked: ConformanceOptions) -> None:
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.framework.device_registry import opener_of
     from asyncnn.tools.conformance.executing import PATHS
-    from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, Run
+    from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, VectorRuns
 
     transports = options.chosen("transport", asked.transport, (IN_PROCESS, REMOTE))
     paths = options.chosen("path", asked.path, tuple(PATHS))
@@ -101,7 +101,7 @@ def conformance(asked: ConformanceOptions) -> None:
     name = asked.device or default_device_name(exact=True)
     opener_of(name)
     check_writable(asked.json)
-    run = Run(
+    run = VectorRuns(
         paths=paths,
         pattern=asked.pattern,
         extensions=extensions,
@@ -142,7 +142,7 @@ def _refuse_contradictions(asked: ConformanceOptions) -> None:
 
 
 def _run(
-    asked: ConformanceOptions, run: "Run", transports: Sequence[str]
+    asked: ConformanceOptions, run: "VectorRuns", transports: Sequence[str]
 ) -> dict[str, int]:
     from asyncnn.tools.conformance.suite import run_specs, specs_below
 
@@ -168,7 +168,7 @@ def _run(
 
 
 def _try_graphs(
-    asked: ConformanceOptions, run: "Run", transports: Sequence[str]
+    asked: ConformanceOptions, run: "VectorRuns", transports: Sequence[str]
 ) -> dict[str, int]:
     """Try a file, or random graphs, whose dumps go to a folder."""
     import anyio
@@ -186,7 +186,7 @@ def _try_graphs(
     most = asked.random or 1
     if asked.replay is None:
         check_dumps(asked.dump)
-    found: list[Tried] = []
+    found: list[TriedGraphs] = []
     totals = dict.fromkeys(OUTCOMES, 0)
     for transport in transports:
         with reached(run, transport) as here:
@@ -212,7 +212,7 @@ def _try_graphs(
     return totals
 
 
-def _tell(tried: "Tried", most: int, run: "Run") -> None:
+def _tell(tried: "TriedGraphs", most: int, run: "VectorRuns") -> None:
     """Print how ``most`` graphs went at most, and how the one that failed is tried."""
     how = f"{tried.path}, {tried.transport}"
     count = options.counted(tried.graphs, "graph")
@@ -230,14 +230,14 @@ def _tell(tried: "Tried", most: int, run: "Run") -> None:
 
 
 def _mutate(
-    asked: ConformanceOptions, run: "Run", transports: Sequence[str]
+    asked: ConformanceOptions, run: "VectorRuns", transports: Sequence[str]
 ) -> dict[str, int]:
-    from asyncnn.tools.conformance.mutations.trial import WORDS, Plan, run_mutants
+    from asyncnn.tools.conformance.mutations.trial import WORDS, MutantPlan, run_mutants
     from asyncnn.tools.conformance.suite import specs_below
 
     assert asked.directory is not None
     specs = specs_below(asked.directory)
-    plan = Plan(
+    plan = MutantPlan(
         limit=asked.mutants or None,
         pattern=run.pattern,
         extensions=run.extensions,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from asyncnn.tools.mlts import Suite
     from asyncnn.tools.mlts.datasets import Published
     from asyncnn.tools.mlts.suite_models import Wanted
-    from asyncnn.tools.mlts.suite_records import Preparation, Row, SuiteReport
+    from asyncnn.tools.mlts.suite_records import Preparation, SuiteReport, SuiteRow
 
 _WIDTH = 80
 _NOT_REACHED = "not measured"
@@ -250,7 +250,7 @@ def _print(report: "SuiteReport") -> None:
         out.print(line, highlight=False, soft_wrap=True)
 
 
-def _table(rows: "Sequence[Row]") -> Any:
+def _table(rows: "Sequence[SuiteRow]") -> Any:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
@@ -281,7 +281,7 @@ def _kilobytes(count: float) -> str:
     return f"{kilobytes:.3g} kB" if kilobytes < 1000 else f"{kilobytes:,.0f} kB"
 
 
-def _outcome(row: "Row") -> str:
+def _outcome(row: "SuiteRow") -> str:
     accuracy = row.accuracy
     if accuracy is None:
         return "-"
@@ -291,7 +291,7 @@ def _outcome(row: "Row") -> str:
     return "accurate" if top_1 is None else f"{top_1:.1%}"
 
 
-def _lines(rows: "Sequence[Row]") -> Iterator[str]:
+def _lines(rows: "Sequence[SuiteRow]") -> Iterator[str]:
     """Yield what a model needs on each device, what is off, and what was refused."""
     needs: dict[str, str] = {}
     for row in rows:
@@ -309,7 +309,7 @@ def _lines(rows: "Sequence[Row]") -> Iterator[str]:
             yield f"{row.way.strip()}: not measured: {row.refusal}"
 
 
-def _needs(row: "Row", preparation: "Preparation") -> str:
+def _needs(row: "SuiteRow", preparation: "Preparation") -> str:
     found = []
     if preparation.resident_kib is not None:
         found.append(f"{preparation.resident_kib / 1024:.1f} MiB of memory")

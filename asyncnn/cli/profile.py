@@ -77,14 +77,14 @@ def _measured(asked: ProfileOptions, path: Path) -> "Profile":
 
     from asyncnn.devices import OWN_PROCESS
     from asyncnn.runtime.opening_devices import open_device
-    from asyncnn.tools.profiling.observed_runs import Order, measure
+    from asyncnn.tools.profiling.observed_runs import ProfileOrder, measure
     from asyncnn.tools.samples import random_sample, telling_open_axes
 
     named, extensions = asked.load(path, strict=asked.strict)
     given = options.given_samples(asked.input_file, named.inputs)
     inputs = given[0] if given else random_sample(named.inputs)
     told = "random" if asked.input_file is None else asked.input_file.name
-    order = Order(path.name, named, inputs, told, asked.runs)
+    order = ProfileOrder(path.name, named, inputs, told, asked.runs)
 
     def rounds(count: int) -> Iterable[int]:
         return options.progress(range(count), "runs")

@@ -69,7 +69,7 @@ def chain(links: int, side: int, weights: Array | None = None) -> bytes:
     return b"".join([number(1, 8), *graph, *message(8, [number(2, 13)])])
 
 
-class _Trial:
+class _RuntimeTrial:
     """The test itself, in a process that it may end, of the CPU or of a provider.
 
     :raises TrialError: if something is not as it should be.
@@ -197,7 +197,7 @@ def main(library: str, version: str) -> int:
     """Run the test; see `trying`."""
     given = version.partition(" ")[2] or "null"
     provider = msgspec.json.decode(given, type=ExecutionProvider | None)
-    return trying(lambda: _Trial(Path(library), provider).run(), RuntimeApiError)
+    return trying(lambda: _RuntimeTrial(Path(library), provider).run(), RuntimeApiError)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ class VersionedDevice(BaseDevice, ForwardingDevice):
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         newest = canonical_model(model)
-        adapted = _AdaptedCallback(callback, newest)
+        adapted = _AdaptedPreparation(callback, newest)
         asked = PrepareArguments(newest, preference, Priority.MEDIUM, None, cache)
         try:
             validate_model(newest, version)
@@ -191,7 +191,7 @@ class VersionedDevice(BaseDevice, ForwardingDevice):
         """Launch the preparation of a model from its cache files (1.2)."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        adapted = _AdaptedCallback(callback, None)
+        adapted = _AdaptedPreparation(callback, None)
         status = self.canonical.prepare_model_from_cache_1_3(
             None, model_cache, data_cache, token, adapted
         )
@@ -205,7 +205,7 @@ class VersionedDevice(BaseDevice, ForwardingDevice):
         return await asked._replace(prepared_models=models).by(self.canonical)
 
 
-class _AdaptedCallback(IPreparedModelCallback):
+class _AdaptedPreparation(IPreparedModelCallback):
     """Stands for a callback of an older version; its death is that one's, too."""
 
     __slots__ = ("_callback", "_model")

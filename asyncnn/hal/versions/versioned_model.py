@@ -62,7 +62,7 @@ class VersionedPreparedModel:
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         newest = canonical_request(request)
-        adapted = _AdaptedCallback(callback)
+        adapted = _AdaptedExecution(callback)
         try:
             if self._rules_of_1_0 is not None:
                 self._rules_of_1_0.check(newest, allow_unspecified_output=False)
@@ -79,7 +79,7 @@ class VersionedPreparedModel:
         """Launch an execution through HAL 1.2."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        adapted = _AdaptedCallback(callback)
+        adapted = _AdaptedExecution(callback)
         return self._execute(canonical_request(request), measure, adapted)
 
     def _execute(
@@ -108,7 +108,7 @@ class VersionedPreparedModel:
         return convert_status(status, _V1_2)
 
 
-class _AdaptedCallback(IExecutionCallback):
+class _AdaptedExecution(IExecutionCallback):
     """Stands for a callback of an older version."""
 
     __slots__ = ("_callback",)

@@ -70,7 +70,7 @@ class Integers(NamedTuple):
     values: tuple[int, ...]
 
 
-class Options(NamedTuple):
+class OpOptions(NamedTuple):
     """The options of an operator: a class of the schema, and its fields."""
 
     name: str
@@ -88,7 +88,7 @@ class OpCase(NamedTuple):
     type: str
     operands: tuple[Data | Weights | Bias | Integers, ...]
     result: Data
-    options: Options | None = None
+    options: OpOptions | None = None
     version: int = 1
     label: str = ""
 
@@ -107,8 +107,8 @@ def _image(size: int, channels: int, *quantization: Any) -> Data:
     return Data((1, size, size, channels), *quantization)
 
 
-def _strides(name: str, stride: int = 1, **fields: Any) -> Options:
-    return Options(name, {"strideW": stride, "strideH": stride, **fields})
+def _strides(name: str, stride: int = 1, **fields: Any) -> OpOptions:
+    return OpOptions(name, {"strideW": stride, "strideH": stride, **fields})
 
 
 _BOTH = (F32, INT8)
@@ -125,11 +125,11 @@ _PERMUTED = (_X, Integers((0, 3, 1, 2)))
 _CONVOLVE = _strides("Conv2DOptionsT")
 _CONVOLVE_EACH = _strides("DepthwiseConv2DOptionsT", depthMultiplier=1)
 _POOL = _strides("Pool2DOptionsT", filterWidth=3, filterHeight=3)
-_RESIZE = Options("ResizeBilinearOptionsT", {"halfPixelCenters": True})
+_RESIZE = OpOptions("ResizeBilinearOptionsT", {"halfPixelCenters": True})
 _UPSAMPLE = _strides("TransposeConvOptionsT", 2)
-_HARD_SWISH = Options("HardSwishOptionsT")
-_TRANSPOSE = Options("TransposeOptionsT")
-_CONNECT = Options("FullyConnectedOptionsT")
+_HARD_SWISH = OpOptions("HardSwishOptionsT")
+_TRANSPOSE = OpOptions("TransposeOptionsT")
+_CONNECT = OpOptions("FullyConnectedOptionsT")
 
 CASES: tuple[OpCase, ...] = (
     *_cases(_BOTH, "CONV_2D", _3X3, _image(56, 64, *_RESULT), _CONVOLVE, 3, "3x3"),
@@ -142,8 +142,12 @@ CASES: tuple[OpCase, ...] = (
     ),
     *_cases(_BOTH, "FULLY_CONNECTED", _DENSE, Data((8, 1024), *_RESULT), _CONNECT, 4),
     OpCase("AVERAGE_POOL_2D", INT8, (_image(56, 128),), _image(56, 128), _POOL, 2),
-    OpCase("ADD", INT8, (_X, _Y), _image(56, 256, *_RESULT), Options("AddOptionsT"), 2),
-    OpCase("MUL", INT8, (_X, _Y), _image(56, 256, 1 / 8, 3), Options("MulOptionsT"), 2),
+    OpCase(
+        "ADD", INT8, (_X, _Y), _image(56, 256, *_RESULT), OpOptions("AddOptionsT"), 2
+    ),
+    OpCase(
+        "MUL", INT8, (_X, _Y), _image(56, 256, 1 / 8, 3), OpOptions("MulOptionsT"), 2
+    ),
     OpCase("LOGISTIC", INT8, (_X,), _image(56, 256, 1 / 256, -128), version=2),
     OpCase("TANH", INT8, (_X,), _image(56, 256, 1 / 128), version=2),
     OpCase("HARD_SWISH", INT8, (_X,), _image(56, 256, 1 / 24, -100), _HARD_SWISH),

@@ -51,7 +51,7 @@ _Applied: TypeAlias = tuple[hal.OperationType, Sequence[int], *tuple[hal.Operand
 """An operation: its type, the operands that it reads, and those that it writes."""
 
 
-class _Body(NamedTuple):
+class _GraphBody(NamedTuple):
     """A graph that an operation runs; it gives the last few results."""
 
     inputs: Sequence[hal.Operand]
@@ -159,7 +159,7 @@ def choices() -> Workload:
     """Return numbers whose signs eight IF after one another change or take away."""
     truths = tuple(np.array([number % 2 == 0]) for number in range(_CHOICES))
     branches = [
-        _Body([_NUMBERS], [(type_, (0,), _NUMBERS)]) for type_ in (Op.NEG, Op.ABS)
+        _GraphBody([_NUMBERS], [(type_, (0,), _NUMBERS)]) for type_ in (Op.NEG, Op.ABS)
     ]
     # Inputs are the truths and the numbers; the two branches follow, then results.
     then, else_, result = range(_CHOICES + 1, _CHOICES + 4)
@@ -175,9 +175,9 @@ def choices() -> Workload:
 def loop() -> Workload:
     """Return what a WHILE leaves that takes square roots as long as they are large."""
     state = [_NUMBER, _NUMBERS, _NUMBER]
-    condition = _Body(state, [(Op.GREATER, (0, 2), _TRUTH)])
+    condition = _GraphBody(state, [(Op.GREATER, (0, 2), _TRUTH)])
     steps = [(Op.SQRT, (0,), _NUMBER), (Op.NEG, (1,), _NUMBERS)]
-    body = _Body(state, steps, outputs=2)
+    body = _GraphBody(state, steps, outputs=2)
     model = _model(
         state,
         (Op.WHILE, (3, 4, 0, 1, 2), _NUMBER, _NUMBERS),
@@ -230,7 +230,7 @@ def _model(
     inputs: Sequence[hal.Operand],
     *operations: _Applied,
     scalars: Sequence[int] = (),
-    bodies: Sequence[_Body] = (),
+    bodies: Sequence[_GraphBody] = (),
     outputs: int = 1,
 ) -> NamedModel:
     """Return a model that gives the last few results of its operations.

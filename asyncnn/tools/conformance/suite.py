@@ -75,7 +75,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 AnySelection = TypeVar("AnySelection", bound=Selection)
 
 
-class Run(Selection, frozen=True, kw_only=True):
+class VectorRuns(Selection, frozen=True, kw_only=True):
     """The ``paths`` on which each case is run, and what comes before.
 
     With ``oldest``, each case goes through the oldest version of the HAL that can carry
@@ -134,7 +134,7 @@ def reached(selection: AnySelection, transport: str) -> Iterator[AnySelection]:
 
 
 def run_specs(
-    specs: Sequence[Path], run: Run, workers: int | None = None
+    specs: Sequence[Path], run: VectorRuns, workers: int | None = None
 ) -> Iterator[list[Verdict]]:
     """Yield the verdicts of each file as it completes, in any order."""
     return in_processes([partial(run_spec, spec, run) for spec in specs], workers)
@@ -156,7 +156,7 @@ def in_processes(tasks: Sequence[Callable[[], T]], workers: int | None) -> Itera
             yield future.result()
 
 
-def run_spec(spec: Path, run: Run) -> list[Verdict]:
+def run_spec(spec: Path, run: VectorRuns) -> list[Verdict]:
     """Run the cases of one file on every path."""
     cases = run.load(spec)
     return asyncio.run(_run_cases(cases, run)) if cases else []
@@ -200,7 +200,7 @@ async def _opened_itself(selection: Selection) -> AsyncIterator[Device]:
             yield remote
 
 
-async def _run_cases(cases: Sequence[Case], run: Run) -> list[Verdict]:
+async def _run_cases(cases: Sequence[Case], run: VectorRuns) -> list[Verdict]:
     async with opened(run) as device:
         hal = through_cache(device.hal) if run.cached else device.hal
         return [
@@ -208,7 +208,7 @@ async def _run_cases(cases: Sequence[Case], run: Run) -> list[Verdict]:
         ]
 
 
-async def _verdict(case: Case, path: str, hal: IDevice, run: Run) -> Verdict:
+async def _verdict(case: Case, path: str, hal: IDevice, run: VectorRuns) -> Verdict:
     try:
         version = oldest_version(case, path) if run.oldest else NEWEST
         details = await judge(

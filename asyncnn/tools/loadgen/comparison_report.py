@@ -77,7 +77,7 @@ class PassFigures(msgspec.Struct, frozen=True):
         return value
 
 
-class GoalVerdict(msgspec.Struct, frozen=True):
+class SystemVerdict(msgspec.Struct, frozen=True):
     """A goal and the median over the passes of the ratio, None if there was none."""
 
     goal: SystemGoal
@@ -93,7 +93,7 @@ class ComparedSection(msgspec.Struct, frozen=True):
     bound_us: float
     queries: int
     passes: dict[str, list[PassFigures | None]]
-    verdicts: tuple[GoalVerdict, ...] = ()
+    verdicts: tuple[SystemVerdict, ...] = ()
 
     def figure(self, system: str, name: str) -> float | None:
         """Return the median over the passes; None if no run of one was valid."""
@@ -107,7 +107,7 @@ class ComparedSection(msgspec.Struct, frozen=True):
         has = [v for v in verdicts if {v.goal.system, v.goal.peer} <= {*self.passes}]
         return msgspec.structs.replace(self, verdicts=tuple(has))
 
-    def _verdict(self, goal: SystemGoal) -> GoalVerdict:
+    def _verdict(self, goal: SystemGoal) -> SystemVerdict:
         ratios = []
         pairs = zip(
             self.passes.get(goal.system, ()),
@@ -118,10 +118,10 @@ class ComparedSection(msgspec.Struct, frozen=True):
             if mine is not None and theirs is not None and theirs.of(goal.figure):
                 ratios.append(mine.of(goal.figure) / theirs.of(goal.figure))
         if not ratios:
-            return GoalVerdict(goal, None, False)
+            return SystemVerdict(goal, None, False)
         ratio = median(ratios)
         met = ratio >= goal.limit if goal.at_least else ratio <= goal.limit
-        return GoalVerdict(goal, ratio, met)
+        return SystemVerdict(goal, ratio, met)
 
 
 class SystemsReport(msgspec.Struct, frozen=True):
@@ -178,7 +178,7 @@ def _row(section: ComparedSection, system: str) -> Iterator[str]:
     yield f"{sum(each is not None for each in found)} of {len(found)}"
 
 
-def _goal_row(section: ComparedSection, verdict: GoalVerdict) -> Row:
+def _goal_row(section: ComparedSection, verdict: SystemVerdict) -> Row:
     goal, ratio = verdict.goal, verdict.ratio
     sign = ">=" if goal.at_least else "<="
     return (

@@ -30,7 +30,7 @@ from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.mlts.contenders import (
     PATHS,
     PEERS,
-    Target,
+    MeasuredDevice,
     open_targets,
     peer_contender,
 )
@@ -38,11 +38,11 @@ from asyncnn.tools.mlts.measuring import (
     POWERCAP,
     ROUNDS,
     EnergyMeter,
-    Plan,
+    RunPlan,
     measure_model,
 )
 from asyncnn.tools.mlts.suite_models import SuiteModel, Wanted, suite_models
-from asyncnn.tools.mlts.suite_records import FORMAT, Row, SuiteReport
+from asyncnn.tools.mlts.suite_records import FORMAT, SuiteReport, SuiteRow
 from asyncnn.tools.samples import random_sample
 
 __all__ = (
@@ -67,7 +67,7 @@ Told: TypeAlias = Callable[[int, int, str], None]
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """How models are measured; see `Plan`. ``powercap`` is where energy is read.
+    """How models are measured; see `RunPlan`. ``powercap`` is where energy is read.
 
     The driver that serves ``socket`` is measured beside the devices.
     """
@@ -124,8 +124,8 @@ async def run_suite(
         steps += 1
         told(steps, total, what)
 
-    rows: list[Row] = []
-    plan = Plan(
+    rows: list[SuiteRow] = []
+    plan = RunPlan(
         paths=suite.paths,
         peers=suite.peers,
         runs=suite.runs,
@@ -176,7 +176,7 @@ def _how_far(steps: int, models: Sequence[SuiteModel]) -> str:
     return text
 
 
-async def _warm_up(target: Target) -> None:
+async def _warm_up(target: MeasuredDevice) -> None:
     """Have the device load what it needs once, which is no model's to pay for."""
     model = load(bundled_file(_SMALL_MODEL))
     with suppress(AsyncnnError):  # a device may refuse this one, and run others

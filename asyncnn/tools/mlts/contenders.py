@@ -104,7 +104,7 @@ class Contender(msgspec.Struct, eq=False):
                 await result
 
 
-class Target(msgspec.Struct, frozen=True, eq=False):
+class MeasuredDevice(msgspec.Struct, frozen=True, eq=False):
     """A device that is open; ``pid`` is its driver's, None in this process.
 
     It is 0 where the kernel does not say.
@@ -216,7 +216,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
 @asynccontextmanager
 async def open_targets(
     devices: Sequence[str], transports: Sequence[str], chosen: Path | None = None
-) -> AsyncIterator[tuple[list[Target], list[str]]]:
+) -> AsyncIterator[tuple[list[MeasuredDevice], list[str]]]:
     """Open each device by each transport; also yield which are not there, and why.
 
     What can only be opened in an application's process has no driver process. The
@@ -225,11 +225,11 @@ async def open_targets(
     :raises NoDriverError: if there is none.
     """
     async with AsyncExitStack() as stack:
-        targets: list[Target] = []
+        targets: list[MeasuredDevice] = []
         notes: list[str] = []
         if chosen is not None:
             device = await stack.enter_async_context(connect(chosen))
-            targets.append(Target(device.name, REMOTE, device, _pid_of(chosen)))
+            targets.append(MeasuredDevice(device.name, REMOTE, device, _pid_of(chosen)))
         for name in devices:
             for transport in transports:
                 if transport == REMOTE and own_device(name) is None:
@@ -245,15 +245,15 @@ async def open_targets(
         yield targets, notes
 
 
-async def _open(stack: AsyncExitStack, name: str, transport: str) -> Target:
+async def _open(stack: AsyncExitStack, name: str, transport: str) -> MeasuredDevice:
     if transport == IN_PROCESS:
         device = await stack.enter_async_context(
             open_device(name, settings=OWN_PROCESS)
         )
-        return Target(name, transport, device)
+        return MeasuredDevice(name, transport, device)
     driver = await stack.enter_async_context(running_driver(device=name))
     device = await stack.enter_async_context(connect(driver.path))
-    return Target(name, transport, device, driver.pid)
+    return MeasuredDevice(name, transport, device, driver.pid)
 
 
 def _pid_of(path: Path) -> int:

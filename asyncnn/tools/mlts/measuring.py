@@ -25,12 +25,12 @@ from asyncnn.tools.mlts.contenders import (
     CALL,
     LITERT,
     Contender,
-    Target,
+    MeasuredDevice,
     peer_contender,
 )
 from asyncnn.tools.mlts.evaluators import Evaluator, Sequences
 from asyncnn.tools.mlts.suite_models import SuiteModel
-from asyncnn.tools.mlts.suite_records import Accuracy, Latency, Row
+from asyncnn.tools.mlts.suite_records import Accuracy, Latency, SuiteRow
 from asyncnn.tools.mlts.trials import Trial
 
 POWERCAP = Path("/sys/class/powercap")
@@ -103,7 +103,7 @@ _AT_ONCE_US = 250_000.0
 """Of runs that cannot be cancelled in between."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is measured.
 
     Each contender has at most ``runs`` runs, which take about ``seconds`` at most, and
@@ -117,7 +117,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     meter: EnergyMeter | None = None
     told: Callable[[str], None] = lambda what: None
     """Called after the model is prepared and after each of `ROUNDS`."""
-    kept: Callable[[list[Row]], None] = lambda rows: None
+    kept: Callable[[list[SuiteRow]], None] = lambda rows: None
     """Called with what was measured until then if measuring is cancelled."""
 
 
@@ -163,7 +163,7 @@ class _Entry:
         self.least_us = min(self.least_us, (perf_counter() - started) * 1e6)
         return outputs
 
-    async def run_batch(self, plan: Plan) -> None:
+    async def run_batch(self, plan: RunPlan) -> None:
         """Run the part of one round."""
         if self.refusal or self.batch is None:
             return
@@ -187,10 +187,10 @@ class _Entry:
         if used is not None:
             self.joules.append(used / runs)
 
-    def row(self, model: str, accuracy: Accuracy | None) -> Row:
+    def row(self, model: str, accuracy: Accuracy | None) -> SuiteRow:
         """Return what was found."""
         contender = self.contender
-        return Row(
+        return SuiteRow(
             model=model,
             system=contender.system,
             transport=contender.transport,
@@ -205,8 +205,8 @@ class _Entry:
 
 
 async def measure_model(
-    model: SuiteModel, targets: Sequence[Target], plan: Plan
-) -> list[Row]:
+    model: SuiteModel, targets: Sequence[MeasuredDevice], plan: RunPlan
+) -> list[SuiteRow]:
     """Prepare a model everywhere, judge its outputs, and time it in rounds.
 
     What refuses the model, or fails with it, is a row that says why.
@@ -214,7 +214,7 @@ async def measure_model(
     trial, name = model.trial, model.name
     if trial is None:
         return []
-    refused: list[Row] = []
+    refused: list[SuiteRow] = []
     async with AsyncExitStack() as stack:
         entries = []
         for target in targets:
@@ -224,7 +224,7 @@ async def measure_model(
                 entries.append(_Entry(peer_contender(peer, model)))
             except AsyncnnError as error:
                 refused.append(
-                    Row(
+                    SuiteRow(
                         model=name,
                         system=peer,
                         transport="inprocess",
@@ -250,7 +250,7 @@ async def measure_model(
     return [*rows, *refused]
 
 
-def _rows(name: str, trial: Trial, entries: Sequence[_Entry]) -> list[Row]:
+def _rows(name: str, trial: Trial, entries: Sequence[_Entry]) -> list[SuiteRow]:
     accuracies = judged(trial, entries)
     return [
         entry.row(name, accuracy)
@@ -260,10 +260,10 @@ def _rows(name: str, trial: Trial, entries: Sequence[_Entry]) -> list[Row]:
 
 async def _prepared(
     stack: AsyncExitStack,
-    target: Target,
+    target: MeasuredDevice,
     model: SuiteModel,
-    plan: Plan,
-    refused: list[Row],
+    plan: RunPlan,
+    refused: list[SuiteRow],
 ) -> list[_Entry]:
     contenders: list[Contender] = []
     try:
@@ -271,7 +271,7 @@ async def _prepared(
     except AsyncnnError as error:
         refusals = {"": str(error)}
     refused += [
-        Row(
+        SuiteRow(
             model=model.name,
             system=target.name,
             transport=target.transport,

@@ -14,7 +14,12 @@ import numpy as np
 
 from asyncnn.tools.mlts.contenders import LITERT, ONNX_RUNTIME
 from asyncnn.tools.mlts.evaluators import GOLDEN
-from asyncnn.tools.mlts.suite_records import Accuracy, ModelRecord, Row, SuiteReport
+from asyncnn.tools.mlts.suite_records import (
+    Accuracy,
+    JudgedModel,
+    SuiteReport,
+    SuiteRow,
+)
 
 Cell: TypeAlias = str | int | float
 
@@ -77,7 +82,7 @@ def _lines(report: SuiteReport) -> Iterator[str]:
             yield ",".join(map(_text, _cells(row, records[row.model])))
 
 
-def _cells(row: Row, model: ModelRecord) -> Iterator[Cell]:
+def _cells(row: SuiteRow, model: JudgedModel) -> Iterator[Cell]:
     yield _plain(row.model)
     yield backend_of(row)
     assert row.latency is not None
@@ -106,7 +111,7 @@ def _cells(row: Row, model: ModelRecord) -> Iterator[Cell]:
     yield 0 if preparation is None else preparation.cache_bytes
 
 
-def backend_of(row: Row) -> str:
+def backend_of(row: SuiteRow) -> str:
     """Return what the suite calls a way to run models."""
     name = _BACKENDS.get(row.system) if row.is_peer else None
     return name or _plain(f"asyncnn_{row.system}_{row.transport}_{row.path}")

@@ -18,7 +18,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.translation import translating
 from asyncnn.tools.bench.measured_models import weights_bytes
 from asyncnn.tools.mlts.datasets import Published
-from asyncnn.tools.mlts.suite_records import ModelRecord
+from asyncnn.tools.mlts.suite_records import JudgedModel
 from asyncnn.tools.mlts.trials import Trial, published_trial, trial_of
 from asyncnn.tools.other_runtimes import LiteRt
 from asyncnn.tools.reference_models import MORE_MODELS, REFERENCE_MODELS, ReferenceModel
@@ -38,7 +38,7 @@ _IMAGES = 4
 class SuiteModel(msgspec.Struct, frozen=True, eq=False):
     """A model of a run; ``named`` and ``trial`` are None if its file is no model."""
 
-    record: ModelRecord
+    record: JudgedModel
     path: Path
     named: NamedModel | None = None
     trial: Trial | None = None
@@ -129,7 +129,7 @@ def _model(file: Path, name: str, wanted: Wanted) -> SuiteModel:
     try:
         named = load(file)
     except AsyncnnError as error:
-        return SuiteModel(ModelRecord(name, shown, problem=str(error)), file)
+        return SuiteModel(JudgedModel(name, shown, problem=str(error)), file)
     beside = file.with_suffix(".npz")
     is_judged = wanted.needs_accuracy is not None
     golden = beside if is_judged and beside.exists() else None
@@ -149,7 +149,7 @@ def _model(file: Path, name: str, wanted: Wanted) -> SuiteModel:
     form = named
     with suppress(AsyncnnError):  # what only an engine runs is one operation
         form = completed(translating(named))
-    record = ModelRecord(
+    record = JudgedModel(
         name,
         shown,
         operations=len(form.model.main.operations),

@@ -7,7 +7,7 @@ import numpy as np
 from asyncnn.hal.errors import counted
 from asyncnn.tools import pages
 from asyncnn.tools.mlts.contenders import LITERT
-from asyncnn.tools.mlts.suite_records import Row, SuiteReport
+from asyncnn.tools.mlts.suite_records import SuiteReport, SuiteRow
 
 _MOST_POINTS = 201
 """Of a distribution; more show no more to the eye."""
@@ -138,11 +138,11 @@ def _tables(report: SuiteReport) -> Iterator[pages.Part]:
         )
 
 
-def _who(row: Row) -> list[pages.Value]:
+def _who(row: SuiteRow) -> list[pages.Value]:
     return [row.model, row.system, row.transport, row.path or None]
 
 
-def _latency_cells(row: Row, litert_us: float | None) -> list[pages.Value]:
+def _latency_cells(row: SuiteRow, litert_us: float | None) -> list[pages.Value]:
     latency = row.latency
     assert latency is not None
     return [
@@ -156,7 +156,7 @@ def _latency_cells(row: Row, litert_us: float | None) -> list[pages.Value]:
     ]
 
 
-def _preparation_cells(row: Row) -> list[pages.Value]:
+def _preparation_cells(row: SuiteRow) -> list[pages.Value]:
     preparation = row.preparation
     if preparation is None:
         return [*_who(row)[:3], *[None] * 6]
@@ -172,7 +172,7 @@ def _preparation_cells(row: Row) -> list[pages.Value]:
     ]
 
 
-def _accuracy_cells(row: Row) -> list[pages.Value]:
+def _accuracy_cells(row: SuiteRow) -> list[pages.Value]:
     accuracy = row.accuracy
     assert accuracy is not None
     figures = (
@@ -211,7 +211,7 @@ def _side_by_side(report: SuiteReport) -> Iterator[pages.Part]:
         )
 
 
-def _is_plain(row: Row) -> bool:
+def _is_plain(row: SuiteRow) -> bool:
     """Tell whether a row stands for its device and transport."""
     return row.is_peer or row.path == _PLAIN
 
@@ -276,7 +276,7 @@ def _names_of(runs: Sequence[SuiteReport]) -> list[str]:
 
 
 def _history_cells(
-    row: Row, medians: Sequence[Mapping[tuple[str, str, str, str], float]]
+    row: SuiteRow, medians: Sequence[Mapping[tuple[str, str, str, str], float]]
 ) -> list[pages.Value]:
     values = [run.get(row.key) for run in medians]
     known = [value for value in values if value is not None]

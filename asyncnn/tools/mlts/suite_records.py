@@ -83,7 +83,7 @@ class Accuracy(msgspec.Struct, frozen=True):
         return not self.problems
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class SuiteRow(msgspec.Struct, frozen=True, kw_only=True):
     """One model on one way to run it.
 
     ``system`` is a device or, if ``is_peer``, another runtime; it is reached by a
@@ -115,7 +115,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.model, self.system, self.transport, self.path
 
 
-class ModelRecord(msgspec.Struct, frozen=True):
+class JudgedModel(msgspec.Struct, frozen=True):
     """A model: its file, and what it was judged by.
 
     ``problem`` says why the file cannot be read, if so. ``states`` is the number of
@@ -140,8 +140,8 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     settings: str
     """How often what was run, in words."""
-    models: tuple[ModelRecord, ...]
-    rows: tuple[Row, ...]
+    models: tuple[JudgedModel, ...]
+    rows: tuple[SuiteRow, ...]
     notes: tuple[str, ...] = ()
     """What was not measured on any model, and why."""
     interrupted: str = ""
@@ -152,13 +152,13 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
         """Whether no device is less accurate than it has to be."""
         return not list(self.failures())
 
-    def failures(self) -> Iterator[Row]:
+    def failures(self) -> Iterator[SuiteRow]:
         """Yield the rows of devices that are not accurate; peers are not judged."""
         for row in self.rows:
             if not row.is_peer and row.accuracy is not None and not row.accuracy.passed:
                 yield row
 
-    def of_model(self, name: str) -> list[Row]:
+    def of_model(self, name: str) -> list[SuiteRow]:
         """Return the rows of a model."""
         return [row for row in self.rows if row.model == name]
 

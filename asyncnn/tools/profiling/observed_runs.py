@@ -51,7 +51,7 @@ Rounds: TypeAlias = Callable[[int], Iterable[int]]
 """Shows the progress of so many rounds."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class ProfileOrder(msgspec.Struct, frozen=True):
     """What to profile: a model on ``inputs``, of which ``told`` says what they are.
 
     ``runs`` of None leaves their number to the time that they take.
@@ -111,7 +111,9 @@ class Look(Observer):
             self.given[key] = step, copies
 
 
-async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profile:
+async def measure(
+    device: Device, order: ProfileOrder, rounds: Rounds = range
+) -> Profile:
     """Prepare a model on ``device``, run it, and return where the time has gone.
 
     :raises InvalidArgumentError: if this process records already.

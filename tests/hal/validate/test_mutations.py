@@ -14,7 +14,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import HalVersion, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.tools.conformance.mutations.model_rows import MODEL_ROWS
-from asyncnn.tools.conformance.mutations.mutant import Mutant, Row
+from asyncnn.tools.conformance.mutations.mutant import Mutant, MutationRow
 from asyncnn.tools.conformance.vectors import Case, find_specs
 from tests.conftest import SHARED, one_in
 from tests.derived.coverage import cases_of
@@ -43,7 +43,9 @@ def versions(case: Case) -> set[HalVersion]:
     return {case.release, max(case.release, HalVersion.V1_3)}
 
 
-def wrong_mutants(row: Row, model: Model, version: HalVersion) -> Iterator[Mutant]:
+def wrong_mutants(
+    row: MutationRow, model: Model, version: HalVersion
+) -> Iterator[Mutant]:
     return (m for m in row.mutants(model, version) if not m.may_pass)
 
 
@@ -80,7 +82,7 @@ def test_every_mutant_is_refused(case: Case) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.number)
 @pytest.mark.parametrize("version", list(HalVersion)[:4])
 def test_every_kind_of_mutant_of_a_small_model_is_refused(
-    row: Row, version: HalVersion
+    row: MutationRow, version: HalVersion
 ) -> None:
     tried = list(wrong_mutants(row, q8_model(), version))
     assert tried

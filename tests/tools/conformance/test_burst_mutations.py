@@ -30,7 +30,7 @@ from asyncnn.tools.conformance.mutations.mutant import (
     RequestMutant,
 )
 from asyncnn.tools.conformance.mutations.refusing import (
-    Target,
+    PreparedWay,
     Way,
     judge_packet,
     judge_request,
@@ -43,7 +43,7 @@ from asyncnn.tools.conformance.mutations.request_rows import (
     NothingToLearnError,
     Sender,
 )
-from asyncnn.tools.conformance.mutations.trial import Plan, RowResult, Trial
+from asyncnn.tools.conformance.mutations.trial import CaseTrial, MutantPlan, RowResult
 from asyncnn.tools.conformance.vectors import Case, load_cases
 from tests.burst.ends import ADDITION, ScriptedModel, addition_pools
 from tests.hal.validate.samples import float_request
@@ -148,7 +148,7 @@ async def test_requests_are_to_be_refused_by_burst_too(
     burst: FaultyBurst, problem: str
 ) -> None:
     mutant = RequestMutant("wrong", float_request(2))
-    target = Target(Way("device", None), Refusing(), burst)
+    target = PreparedWay(Way("device", None), Refusing(), burst)
     found = await judge_request(mutant, target, by_burst=True)
     assert any(problem in each for each in found), found
     assert await judge_request(mutant, target, by_burst=False) == []
@@ -234,11 +234,13 @@ async def test_every_packet_of_a_vector_is_refused(
     path = tmp_path / "driver.sock"
     async with ReferenceDevice() as device:
         if transport == "inprocess":
-            results = await Trial(case, [Way("device", device)], Plan(limit=None)).run()
+            results = await CaseTrial(
+                case, [Way("device", device)], MutantPlan(limit=None)
+            ).run()
         else:
             async with Server(device, path), RemoteDevice(path) as remote:
-                results = await Trial(
-                    case, [Way("client", remote)], Plan(limit=None)
+                results = await CaseTrial(
+                    case, [Way("client", remote)], MutantPlan(limit=None)
                 ).run()
     found = bursting(results)
     assert [problem for result in found.values() for problem in result.problems] == []
@@ -249,7 +251,9 @@ async def test_every_packet_of_a_vector_is_refused(
 async def test_a_case_that_may_fail_has_altered_packets_alone(case: Case) -> None:
     failing = replace(case, expect_failure=True)
     async with ReferenceDevice() as device:
-        found = bursting(await Trial(failing, [Way("device", device)], Plan()).run())
+        found = bursting(
+            await CaseTrial(failing, [Way("device", device)], MutantPlan()).run()
+        )
     assert {row for row, result in found.items() if result.passed} == {
         row.number for row in PACKET_ROWS
     }
@@ -262,6 +266,6 @@ async def test_a_case_whose_packet_is_too_long_has_none(
         "asyncnn.tools.conformance.mutations.trial.DEFAULT_QUEUE_LENGTH", 4
     )
     async with ReferenceDevice() as device:
-        results = await Trial(case, [Way("device", device)], Plan()).run()
+        results = await CaseTrial(case, [Way("device", device)], MutantPlan()).run()
     assert [problem for result in results for problem in result.problems] == []
     assert all(result.skipped for result in bursting(results).values())

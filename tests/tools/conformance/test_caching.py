@@ -10,7 +10,7 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ExecutionPreference, Model, Priority
 from asyncnn.tools.conformance.preparing import through_cache
-from asyncnn.tools.conformance.suite import Run, run_spec
+from asyncnn.tools.conformance.suite import VectorRuns, run_spec
 from tests.devices.test_device import malformed
 from tests.networks import addition
 
@@ -59,6 +59,6 @@ def test_cases_pass_with_models_from_the_cache(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (spec, *_) = sorted((shared / "vts").rglob(f"{name}.*"))
-    verdicts = run_spec(spec, Run(paths=["async"], cached=True))
+    verdicts = run_spec(spec, VectorRuns(paths=["async"], cached=True))
     assert verdicts
     assert {verdict.outcome for verdict in verdicts} <= {"passed", "skipped"}

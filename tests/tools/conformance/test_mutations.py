@@ -27,13 +27,13 @@ from asyncnn.tools.conformance.mutations.bare import bare_client
 from asyncnn.tools.conformance.mutations.model_rows import MODEL_ROWS, cyclic_mutant
 from asyncnn.tools.conformance.mutations.mutant import (
     Mutant,
+    MutationRow,
     RequestMutant,
     RequestRow,
-    Row,
     sample,
 )
 from asyncnn.tools.conformance.mutations.refusing import (
-    Target,
+    PreparedWay,
     Way,
     judge_model,
     judge_request,
@@ -42,8 +42,8 @@ from asyncnn.tools.conformance.mutations.request_rows import REQUEST_ROWS
 from asyncnn.tools.conformance.mutations.trial import (
     ITSELF,
     WORDS,
-    Plan,
-    Trial,
+    CaseTrial,
+    MutantPlan,
     run_mutants,
 )
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
@@ -93,7 +93,7 @@ def of_all(specs: Sequence[Path]) -> Iterator[Path]:
 def refused(specs: Sequence[Path], transport: str) -> Counter[str]:
     """Check that each mutant is refused; return how many there were of each row."""
     with driver_process() if transport == "remote" else nullcontext() as driver:
-        plan = Plan(limit=1, socket=str(driver.path) if driver else None)
+        plan = MutantPlan(limit=1, socket=str(driver.path) if driver else None)
         results = [result for batch in run_mutants(specs, plan) for result in batch]
     assert [problem for result in results for problem in result.problems] == []
     assert {result.transport for result in results} == {transport}
@@ -137,7 +137,7 @@ async def test_nothing_is_started_for_any_mutant(
 
     monkeypatch.setattr(Scheduler, "submit", submit_seen)
     monkeypatch.setattr(trial, "BURST_ROWS", ())  # valid packets
-    results = await Trial(case, [way], Plan(limit=2)).run()
+    results = await CaseTrial(case, [way], MutantPlan(limit=2)).run()
     assert [problem for result in results for problem in result.problems] == []
     assert sum(result.passed for result in results) > 2 * len(MODEL_ROWS)
     # That is the preparation of the case itself, whose requests are mutated.
@@ -148,7 +148,7 @@ NEED_TWO_OPERATIONS = {"VM1", "VM2", "VM15"}
 
 
 @pytest.mark.parametrize("row", MODEL_ROWS, ids=lambda row: row.number)
-def test_referenced_subgraphs_are_mutated_too(row: Row, case: Case) -> None:
+def test_referenced_subgraphs_are_mutated_too(row: MutationRow, case: Case) -> None:
     model = case.model
     mutants = list(row.mutants(model, HalVersion.V1_3))
     nested = [m.model for m in mutants if "referenced subgraph 0" in m.label]
@@ -236,21 +236,21 @@ async def test_a_device_that_never_answers_is_found(
 ) -> None:
     monkeypatch.setattr(refusing, "TIMEOUT_S", 0.01)
     silent = Faulty(supported=(NONE, (True,)), notified=())
-    *_, last = await Trial(case, [Way("device", silent)], Plan()).run()
+    *_, last = await CaseTrial(case, [Way("device", silent)], MutantPlan()).run()
     assert last.row == ITSELF
     assert last.failed == 1
     assert "no answer" in last.problems[0]
 
 
 async def test_a_case_that_is_refused_itself_has_no_mutants(case: Case) -> None:
-    (result,) = await Trial(case, [Way("device", Faulty())], Plan()).run()
+    (result,) = await CaseTrial(case, [Way("device", Faulty())], MutantPlan()).run()
     assert (result.row, result.failed) == (ITSELF, 1)
     assert "the device refuses the case" in result.problems[0]
 
 
 async def test_a_case_that_a_driver_may_refuse_is_skipped(case: Case) -> None:
     free = replace(case, folder="V1_3_cts_only")
-    (result,) = await Trial(free, [Way("device", Faulty())], Plan()).run()
+    (result,) = await CaseTrial(free, [Way("device", Faulty())], MutantPlan()).run()
     assert result.failed == 0
     assert sum(result.skipped.values()) == 1
 
@@ -300,7 +300,7 @@ async def test_wrong_answers_to_a_request_are_found(
     prepared: FaultyPrepared, problem: str
 ) -> None:
     mutant = RequestMutant("wrong", float_request(2))
-    target = Target(Way("device", Faulty()), prepared)
+    target = PreparedWay(Way("device", Faulty()), prepared)
     found = await judge_request(mutant, target, by_burst=True)
     assert any(problem in each for each in found), found
 
@@ -308,7 +308,7 @@ async def test_wrong_answers_to_a_request_are_found(
 async def test_wrong_fences_are_of_fenced_executions_alone() -> None:
     mutant = RequestMutant("no fence", float_request(2), wait_for=(None,))
     accepting = FaultyPrepared(NONE, (NONE, SHAPES, NO_TIMING), (NONE, (), NO_TIMING))
-    target = Target(Way("device", Faulty()), accepting)
+    target = PreparedWay(Way("device", Faulty()), accepting)
     assert await judge_request(mutant, target, by_burst=False) == []
 
 

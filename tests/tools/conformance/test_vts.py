@@ -8,7 +8,7 @@ import pytest
 from asyncnn.hal.types import HalVersion
 from asyncnn.tools.conformance.executing import PATHS
 from asyncnn.tools.conformance.preparing import oldest_version
-from asyncnn.tools.conformance.suite import CTS_ONLY, Run, run_specs
+from asyncnn.tools.conformance.suite import CTS_ONLY, VectorRuns, run_specs
 from asyncnn.tools.conformance.vectors import find_specs, load_cases
 
 EVERY = 40
@@ -17,7 +17,9 @@ EVERY = 40
 
 def test_a_sample_passes_on_every_path(shared: Path) -> None:
     specs = find_specs(shared / "vts")[::EVERY]
-    verdicts = [v for batch in run_specs(specs, Run(paths=list(PATHS))) for v in batch]
+    verdicts = [
+        v for batch in run_specs(specs, VectorRuns(paths=list(PATHS))) for v in batch
+    ]
     assert [v for v in verdicts if v.outcome == "failed"] == []
     passed = Counter(v.path for v in verdicts if v.outcome == "passed")
     assert passed.keys() == set(PATHS)
@@ -28,7 +30,9 @@ def test_a_sample_passes_on_every_path(shared: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_every_vector_passes_on_every_path(shared: Path) -> None:
     specs = find_specs(shared / "vts")
-    verdicts = [v for batch in run_specs(specs, Run(paths=list(PATHS))) for v in batch]
+    verdicts = [
+        v for batch in run_specs(specs, VectorRuns(paths=list(PATHS))) for v in batch
+    ]
     failures = [
         f"{verdict.case} [{verdict.path}]: {'; '.join(verdict.details)}"
         for verdict in verdicts
@@ -61,7 +65,7 @@ def test_a_client_library_runs_what_drivers_may_refuse(
 ) -> None:
     found = find_specs(shared / "vts")
     loops = [spec for spec in found if spec.name.startswith("while")]
-    run = Run(paths=list(PATHS), is_served=is_served, through_framework=True)
+    run = VectorRuns(paths=list(PATHS), is_served=is_served, through_framework=True)
     verdicts = [verdict for batch in run_specs(loops[specs], run) for verdict in batch]
     assert len(verdicts) >= 40
     assert [v for v in verdicts if v.outcome != "passed"] == []
@@ -73,7 +77,7 @@ def test_every_vector_passes_through_the_oldest_version_that_can_carry_it(
     shared: Path,
 ) -> None:
     specs = find_specs(shared / "vts")
-    runs = run_specs(specs, Run(paths=["async"], oldest=True))
+    runs = run_specs(specs, VectorRuns(paths=["async"], oldest=True))
     verdicts = [verdict for batch in runs for verdict in batch]
     assert [v.case for v in verdicts if v.outcome == "failed"] == []
     cases = [case for spec in specs for case in load_cases(spec)]

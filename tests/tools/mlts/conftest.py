@@ -12,11 +12,11 @@ from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.mlts.suite_records import (
     FORMAT,
     Accuracy,
+    JudgedModel,
     Latency,
-    ModelRecord,
     Preparation,
-    Row,
     SuiteReport,
+    SuiteRow,
 )
 
 SHAPE = (1, 3)
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def row(system: str = "reference", **changed: object) -> Row:
+def row(system: str = "reference", **changed: object) -> SuiteRow:
     """Return a row of a model called net, as if it were measured."""
     fields: dict[str, object] = {
         "model": "net",
@@ -66,14 +66,14 @@ def row(system: str = "reference", **changed: object) -> Row:
         "preparation": Preparation((900.0, 800.0), 300.0, (950.0,), (200.0,), 4096, 64),
         "accuracy": Accuracy("golden", 2, {"elements": 6.0, "differing": 0.0}, (), 0.5),
     }
-    return Row(**{**fields, **changed})  # type: ignore[arg-type]
+    return SuiteRow(**{**fields, **changed})  # type: ignore[arg-type]
 
 
-def report(*rows: Row, hour: int = 9) -> SuiteReport:
+def report(*rows: SuiteRow, hour: int = 9) -> SuiteReport:
     """Return a report of rows, as if measured at an hour of one day."""
     names = dict.fromkeys(each.model for each in rows)
     models = [
-        ModelRecord(name, f"{name}.tflite", 3, 4000, 0, 2, "golden") for name in names
+        JudgedModel(name, f"{name}.tflite", 3, 4000, 0, 2, "golden") for name in names
     ]
     return SuiteReport(
         format=FORMAT,

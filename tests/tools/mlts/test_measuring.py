@@ -12,7 +12,7 @@ from asyncnn.tools.mlts import Suite, Wanted, chosen_devices, run_suite, suite_m
 from asyncnn.tools.mlts.contenders import LITERT, ONNX_RUNTIME
 from asyncnn.tools.mlts.measuring import ROUNDS
 from asyncnn.tools.mlts.suite_models import write_reference_model
-from asyncnn.tools.mlts.suite_records import Row, SuiteReport
+from asyncnn.tools.mlts.suite_records import SuiteReport, SuiteRow
 from asyncnn.tools.reference_models import (
     REFERENCE_MODELS,
     ReferenceModel,
@@ -36,7 +36,7 @@ async def measured(folder: Path, **suite: object) -> SuiteReport:
         return await run_suite(models, Suite(**{**fields, **suite}))  # type: ignore[arg-type]
 
 
-def by_way(report: SuiteReport) -> dict[str, Row]:
+def by_way(report: SuiteReport) -> dict[str, SuiteRow]:
     return {row.way: row for row in report.rows}
 
 

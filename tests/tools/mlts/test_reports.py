@@ -15,8 +15,8 @@ from asyncnn.tools.mlts.suite_records import (
     Accuracy,
     Latency,
     Preparation,
-    Row,
     SuiteReport,
+    SuiteRow,
     read_report,
 )
 from asyncnn.tools.pages import Bars, Distributions, History, SortableTable, Text
@@ -101,7 +101,7 @@ class Line:
 
 
 class TestCsv:
-    def lines(self, *rows: Row) -> list[str]:
+    def lines(self, *rows: SuiteRow) -> list[str]:
         return csv_of(report(*rows)).splitlines()
 
     def test_the_first_lines_tell_the_machine_and_the_columns(self) -> None:

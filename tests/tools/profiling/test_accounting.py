@@ -20,7 +20,7 @@ from asyncnn.engine.plan_execution import run_bound
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.profiling.observed_runs import (
     Observer,
-    Order,
+    ProfileOrder,
     measure,
     observing_cost,
 )
@@ -57,7 +57,7 @@ async def test_stages_and_operations_are_all_of_a_run(
         pytest.importorskip("ai_edge_litert")
     model = load(shared / "models" / f"{name}.tflite", strict=True)
     async with asyncnn.open_device(device) as opened:
-        order = Order(name, model, random_sample(model.inputs), "random", 6)
+        order = ProfileOrder(name, model, random_sample(model.inputs), "random", 6)
         profile = await measure(opened, order)
     assert TOLD <= profile.accounted <= 2 - TOLD
     assert 0 < profile.operations_share < profile.accounted

@@ -16,7 +16,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.service.process import can_connect
 from asyncnn.tools.profiling import Profile
-from asyncnn.tools.profiling.observed_runs import LEAST_RUNS, Order, measure
+from asyncnn.tools.profiling.observed_runs import LEAST_RUNS, ProfileOrder, measure
 from asyncnn.tools.profiling.page import headlines
 from asyncnn.tools.samples import Sample, random_sample
 from asyncnn.tracing import active, recording_to
@@ -34,7 +34,7 @@ async def on(
 ) -> Profile:
     """Return the profile of a few runs, in which there are no holes."""
     given = random_sample(model.inputs) if inputs is None else inputs
-    profile = await measure(device, Order("model", model, given, "made up", FEW))
+    profile = await measure(device, ProfileOrder("model", model, given, "made up", FEW))
     assert active.recorder is None
     assert profile.runs == FEW
     assert 0.95 <= profile.accounted <= 1.05
@@ -301,7 +301,7 @@ async def test_time_bounds_runs_that_nobody_has_counted(
     monkeypatch.setattr("asyncnn.tools.profiling.observed_runs.LONGEST_S", 0.0)
     model = chain(2, 4)
     async with asyncnn.open_device("reference") as device:
-        order = Order("model", model, random_sample(model.inputs), "made up")
+        order = ProfileOrder("model", model, random_sample(model.inputs), "made up")
         assert (await measure(device, order)).runs == LEAST_RUNS
 
 

@@ -17,7 +17,7 @@ from asyncnn.tools.conformance.mutations.legal import (
 from asyncnn.tools.conformance.mutations.mutant import (
     Mutant,
     Mutants,
-    Row,
+    MutationRow,
     can_be_constant,
     recounted,
     removed,
@@ -278,45 +278,53 @@ _FIRST, _LAST = (partial(_out_of_order, first=each) for each in (True, False))
 _LISTED, _UNLISTED = (partial(_lifetimes, listed=each) for each in (True, False))
 
 MODEL_ROWS = (
-    Row("VM1", "an operation comes before what it reads", _FIRST),
-    Row("VM2", "an operation comes after what reads it", _LAST),
-    Row("VM3", "an operand has a type that is none", _each("operands", _wrong_types)),
-    Row(
+    MutationRow("VM1", "an operation comes before what it reads", _FIRST),
+    MutationRow("VM2", "an operation comes after what reads it", _LAST),
+    MutationRow(
+        "VM3", "an operand has a type that is none", _each("operands", _wrong_types)
+    ),
+    MutationRow(
         "VM4", "a scalar has a rank, a tensor has none", _each("operands", _wrong_ranks)
     ),
-    Row("VM5", "an operand has a wrong scale", _each("operands", _wrong_scales)),
-    Row(
+    MutationRow(
+        "VM5", "an operand has a wrong scale", _each("operands", _wrong_scales)
+    ),
+    MutationRow(
         "VM6",
         "an operand has a wrong zero point",
         _each("operands", _wrong_zero_points),
     ),
-    Row("VM7", "a lifetime gains or loses a writer", _LISTED),
-    Row("VM8", "a lifetime changes, but not the lists", _UNLISTED),
-    Row("VM9", "consumers are miscounted", _each("operands", _wrong_counts)),
-    Row("VM10", "an operand is written twice", _written_twice),
-    Row("VM11", "an operand has another type", _other_types),
-    Row(
+    MutationRow("VM7", "a lifetime gains or loses a writer", _LISTED),
+    MutationRow("VM8", "a lifetime changes, but not the lists", _UNLISTED),
+    MutationRow("VM9", "consumers are miscounted", _each("operands", _wrong_counts)),
+    MutationRow("VM10", "an operand is written twice", _written_twice),
+    MutationRow("VM11", "an operand has another type", _other_types),
+    MutationRow(
         "VM12",
         "an operation has a type that is none",
         _each("operations", _wrong_operations),
     ),
-    Row(
+    MutationRow(
         "VM13", "an operation reads no operand", _each("operations", _beyond("inputs"))
     ),
-    Row(
+    MutationRow(
         "VM14",
         "an operation writes no operand",
         _each("operations", _beyond("outputs")),
     ),
-    Row("VM15", "an operand is read, but never written", _written_elsewhere),
-    Row("VM16", "an operand is removed", _without_operands),
-    Row("VM17", "an operation is removed", _without_operations),
-    Row("VM18", "an operation lacks an input", _fewer_inputs),
-    Row("VM19", "an operation lacks an output", _each("operations", _fewer_outputs)),
-    Row("VM20", "an operation has one more input", partial(_one_more, "INPUT")),
-    Row("VM21", "an operation has one more output", partial(_one_more, "OUTPUT")),
-    Row("VM22", "the preference is none", _PREFERENCE, False),
-    Row("VM23", "the priority is none", _PRIORITY, False),
+    MutationRow("VM15", "an operand is read, but never written", _written_elsewhere),
+    MutationRow("VM16", "an operand is removed", _without_operands),
+    MutationRow("VM17", "an operation is removed", _without_operations),
+    MutationRow("VM18", "an operation lacks an input", _fewer_inputs),
+    MutationRow(
+        "VM19", "an operation lacks an output", _each("operations", _fewer_outputs)
+    ),
+    MutationRow("VM20", "an operation has one more input", partial(_one_more, "INPUT")),
+    MutationRow(
+        "VM21", "an operation has one more output", partial(_one_more, "OUTPUT")
+    ),
+    MutationRow("VM22", "the preference is none", _PREFERENCE, False),
+    MutationRow("VM23", "the priority is none", _PRIORITY, False),
 )
 """Every mutation of models that is made from a vector, in order."""
 

@@ -67,7 +67,7 @@ class Listed(msgspec.Struct, frozen=True):
     words: str
 
 
-class Row(Listed, frozen=True):
+class MutationRow(Listed, frozen=True):
     """One kind of mutation of models.
 
     ``mutate`` takes a valid model and the version of its structure, and changes the
@@ -98,7 +98,7 @@ def _put_back(mutant: Mutant, model: hal.Model, number: int) -> Mutant:
 
 
 class RequestRow(Listed, frozen=True):
-    """One kind of mutation of requests; see `Row`.
+    """One kind of mutation of requests; see `MutationRow`.
 
     ``by_burst`` says whether a controller of bursts would send it as it is.
     """
@@ -108,7 +108,7 @@ class RequestRow(Listed, frozen=True):
 
 
 class PacketRow(Listed, frozen=True):
-    """One kind of mutation of packets; see `Row`."""
+    """One kind of mutation of packets; see `MutationRow`."""
 
     mutate: Callable[[bytes], Iterator[PacketMutant]]
 

@@ -62,7 +62,7 @@ class Way(msgspec.Struct, frozen=True):
     is_bare: bool = False
 
 
-class Target(msgspec.Struct, frozen=True, eq=False):
+class PreparedWay(msgspec.Struct, frozen=True, eq=False):
     """A model prepared by a way, and a burst of it unless its packets are too long."""
 
     way: Way
@@ -106,7 +106,7 @@ async def judge_model(
 
 
 async def judge_request(
-    mutant: RequestMutant, target: Target, *, by_burst: bool
+    mutant: RequestMutant, target: PreparedWay, *, by_burst: bool
 ) -> list[str]:
     """Return what is wrong with the answers to a mutated request; empty if nothing."""
     way, prepared = target.way, target.prepared

@@ -38,7 +38,7 @@ from asyncnn.tools.conformance.mutations.mutant import (
     sample,
 )
 from asyncnn.tools.conformance.mutations.refusing import (
-    Target,
+    PreparedWay,
     Way,
     answer_of,
     in_time,
@@ -82,7 +82,7 @@ _UNTOUCHED = 0xA5
 """Fills outputs until somebody writes them."""
 
 
-class Plan(Selection, frozen=True, kw_only=True):
+class MutantPlan(Selection, frozen=True, kw_only=True):
     """The ``limit`` of mutants to try of each row and case, None for all.
 
     The choice is the same every time. A driver is asked once by a client that checks
@@ -110,7 +110,7 @@ class RowResult(msgspec.Struct, frozen=True):
 
 
 def run_mutants(
-    specs: Sequence[Path], plan: Plan, workers: int | None = None
+    specs: Sequence[Path], plan: MutantPlan, workers: int | None = None
 ) -> Iterator[list[RowResult]]:
     """Yield the results of each file as it completes, in any order.
 
@@ -120,17 +120,19 @@ def run_mutants(
     return in_processes([partial(_try_spec, None, plan), *tasks], workers)
 
 
-def _try_spec(spec: Path | None, plan: Plan) -> list[RowResult]:
+def _try_spec(spec: Path | None, plan: MutantPlan) -> list[RowResult]:
     cases = [] if spec is None else plan.load(spec)
     return asyncio.run(_try_all(cases, plan)) if cases or spec is None else []
 
 
-async def _try_all(cases: Sequence[Case], plan: Plan) -> list[RowResult]:
+async def _try_all(cases: Sequence[Case], plan: MutantPlan) -> list[RowResult]:
     """Try the mutants of each case, or the one that is made of none."""
     async with _ways(plan) as ways:
         if cases:
             return [
-                each for case in cases for each in await Trial(case, ways, plan).run()
+                each
+                for case in cases
+                for each in await CaseTrial(case, ways, plan).run()
             ]
         problems = await _judge(cyclic_mutant(), None, ways)
         failed = int(bool(problems))
@@ -144,7 +146,7 @@ async def _try_all(cases: Sequence[Case], plan: Plan) -> list[RowResult]:
 
 
 @asynccontextmanager
-async def _ways(plan: Plan) -> AsyncIterator[list[Way]]:
+async def _ways(plan: MutantPlan) -> AsyncIterator[list[Way]]:
     if plan.socket is None:
         async with open_device(
             "reference", settings=OWN_PROCESS, extensions=plan.extensions
@@ -192,10 +194,10 @@ class TravellingRequest:
         return [f"{label}: outputs were written"]
 
 
-class Trial:
+class CaseTrial:
     """Tries mutants of one case."""
 
-    def __init__(self, case: Case, ways: Sequence[Way], plan: Plan) -> None:
+    def __init__(self, case: Case, ways: Sequence[Way], plan: MutantPlan) -> None:
         self._case = case
         self._ways = ways
         self._plan = plan
@@ -218,7 +220,7 @@ class Trial:
                 mutants = row.mutants(self._model, VERSION)
                 results.append(await self._of_each(row, mutants, judge))
             targets = [
-                Target(way, await prepare(self._model, way.device))
+                PreparedWay(way, await prepare(self._model, way.device))
                 for way in self._ways
             ]
         except hal.AsyncnnError as error:
@@ -265,7 +267,7 @@ class Trial:
         )
 
     async def _try_requests(
-        self, sent: TravellingRequest, targets: Sequence[Target]
+        self, sent: TravellingRequest, targets: Sequence[PreparedWay]
     ) -> list[RowResult]:
         with ExitStack() as stack:
             if sent.fits_in_a_packet:
@@ -285,7 +287,7 @@ class Trial:
             return results
 
     async def _try_bursts(
-        self, sent: TravellingRequest, targets: Sequence[Target]
+        self, sent: TravellingRequest, targets: Sequence[PreparedWay]
     ) -> list[RowResult]:
         """Return a result for each row of bursts.
 
@@ -327,7 +329,7 @@ class Trial:
         return self._result(row.number, [problems])
 
 
-async def _with_burst(target: Target, stack: ExitStack) -> Target:
+async def _with_burst(target: PreparedWay, stack: ExitStack) -> PreparedWay:
     if target.way.is_bare:
         return target
     burst = stack.enter_context(await BurstController.open(target.prepared))

@@ -55,7 +55,7 @@ _SETTINGS = settings(
 )
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class TriedGraphs(msgspec.Struct, frozen=True, kw_only=True):
     """How graphs went on one path.
 
     ``graphs`` were tried, as they were drawn by ``seed``, without those that were tried
@@ -77,7 +77,7 @@ class _Ended(BaseException):
 
 async def search(
     selection: Selection, path: AnyPath, count: int, number: int, folder: Path | None
-) -> Tried:
+) -> TriedGraphs:
     """Try as many graphs, drawn by a seed, on a path; write one that fails to files.
 
     :raises AsyncnnError: if the device cannot be opened.
@@ -86,7 +86,7 @@ async def search(
         judge = await _judge(device, path)
         trials = _Trials(judge, count, number)
         await anyio.to_thread.run_sync(trials.run)
-    tried = Tried(
+    tried = TriedGraphs(
         transport=selection.transport, path=path, seed=number, graphs=trials.tried
     )
     if trials.failing is None:
@@ -103,7 +103,7 @@ async def search(
     return msgspec.structs.replace(tried, problem=problem, model=model)
 
 
-async def replay(selection: Selection, path: AnyPath, file: Path) -> Tried:
+async def replay(selection: Selection, path: AnyPath, file: Path) -> TriedGraphs:
     """Try the graph of a file again.
 
     :raises InvalidArgumentError: if it is no such file, or its arrays are not beside.
@@ -122,7 +122,7 @@ async def replay(selection: Selection, path: AnyPath, file: Path) -> Tried:
             raise InvalidArgumentError(f"{file} on the path {path}: {error}") from error
         except (DifferenceError, AsyncnnError, TimeoutError) as error:
             problem = _said(error)
-    return Tried(
+    return TriedGraphs(
         transport=selection.transport,
         path=path,
         seed=0,
