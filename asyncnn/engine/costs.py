@@ -150,7 +150,7 @@ def _of_operator_ns(graph: "Graph", operator: "Operator", speeds: Speeds) -> int
     read = [graph.tensors[index].shape for index in operator.inputs if index >= 0]
     made = [graph.tensors[index] for index in operator.outputs]
     if operator.name == "TRANSPOSE_CONV":  # the shape of the output comes first
-        read.reverse()
+        read[:3] = read[2::-1]
     elif operator.name == "CONV_3D" and len(read) > 1:  # filters are [..., outputs]
         read[1] = read[1][-1:] + read[1][:-1]
     is_recurrent = operator.name.endswith(("LSTM", "RNN"))

@@ -427,7 +427,8 @@ estimate(Scan *scan, Operator *own, int work)
     const Tensor *read[2] = {NULL, NULL}, *made = operand(scan, own->outputs, 0);
     uint64_t reads = own->inputs.count, found = 0;
     for (uint64_t i = 0; i < reads; i++) {
-        const Tensor *each = operand(scan, own->inputs, work == TRANSPOSED ? reads - 1 - i : i);
+        uint64_t place = work == TRANSPOSED && i < 3 ? 2 - i : i; /* the image comes third */
+        const Tensor *each = operand(scan, own->inputs, place);
         own->elements += each ? each->elements : 0;
         if (each && found < 2)
             read[found++] = each;

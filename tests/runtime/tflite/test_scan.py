@@ -256,3 +256,18 @@ def test_what_it_takes_of_many_changed_files_is_sound() -> None:
 def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
     chosen = "not may_ask and not built and not sanitizer"
     sanitizing.check(NAME, SOURCE, [Path(__file__)], name, tmp_path, chosen)
+
+
+@needs_compiled
+def test_the_bias_of_a_transposed_convolution_is_not_its_image() -> None:
+    image, made, shape = f32(1, 8, 8, 16), f32(1, 16, 16, 32), const([1, 16, 16, 32])
+    read = [shape, ramp((32, 3, 3, 16)), image]
+    options = {"Padding": 0, "StrideW": 2, "StrideH": 2}
+    found = []
+    for more in ([], [ramp((32,))]):
+        kind = "TransposeConvOptions"
+        upsampling = Op("TRANSPOSE_CONV", read + more, [made], kind, options)
+        data = write([upsampling], [image], [made])
+        check_alike(data)
+        found += estimated_of_graph_ns(by_python(data).graphs[0])
+    assert found[0] <= found[1] <= 1.01 * found[0]
