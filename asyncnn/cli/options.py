@@ -4,6 +4,7 @@ Modules that take long to import are imported by the functions that need them: e
 command line loads this module, even one that only asks for help.
 """
 
+import ast
 import errno
 import math
 import os
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import wraps
-from inspect import Parameter, Signature, cleandoc
+from inspect import Parameter, Signature, cleandoc, getsource
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -177,7 +178,7 @@ def parameter(
     own, *known = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     info = copy(known[0]) if known else typer.Option()
     for each in kind.__mro__:
-        said = {m[1]: m for m in _SAID.finditer(cleandoc(each.__doc__ or ""))}
+        said = {m[1]: m for m in _SAID.finditer(_docstring(each))}
         if name in said:
             words = said[name][2].split()
             info.help = " ".join(said[name][3].split())
@@ -192,6 +193,15 @@ def parameter(
         default=Parameter.empty if default is msgspec.NODEFAULT else default,
         annotation=Annotated[own, info],
     )
+
+
+def _docstring(kind: type[Any]) -> str:
+    """Return a docstring, that of options from the file where ``-OO`` takes it away."""
+    if kind.__doc__ is None and issubclass(kind, CommandOptions):
+        (defined,) = ast.parse(getsource(kind)).body
+        assert isinstance(defined, ast.ClassDef)
+        return ast.get_docstring(defined) or ""
+    return cleandoc(kind.__doc__ or "")
 
 
 _OPTIONS = {

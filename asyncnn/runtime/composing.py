@@ -54,18 +54,19 @@ class Composer(Draft):
         shape = _broadcast(first.shape, second.shape)
         form = None if dtype is None else Form.of(np.dtype(dtype))
         extras: list[Argument] = [0] if type_ in _ACTIVATED else []
-        pair: list[Argument] = [first, second]
-        if len(shape) > MAX_RANK:
-            if first.shape != second.shape and min(first.rank, second.rank):
-                raise UnsupportedOperatorError(
-                    f"{list(first.shape)} and {list(second.shape)} broadcast along too "
-                    "many axes"
-                )
-            pair = [
-                self.reshape(each, (math.prod(each.shape),)) for each in (first, second)
-            ]
+        merged = _merged(first.shape, second.shape, shape)
+        pair = [
+            self._broadcasting(value, target)
+            for value, target in zip((first, second), merged[:2], strict=True)
+        ]
         result = self.emit(type_, [*pair, *extras], form, dtype=dtype)
-        return self.reshape(result, shape)
+        return self._as(result, shape)
+
+    def _broadcasting(self, value: Value, shape: Shape) -> Value:
+        return self.reshape(value, shape)
+
+    def _as(self, value: Value, shape: Shape) -> Value:
+        return self.reshape(value, shape)
 
     def add(self, first: Value, second: Value | float | Array) -> Value:
         """Return the sum."""
@@ -127,9 +128,7 @@ class Composer(Draft):
             for value in (condition, *pair)
         ]
         form = pair[0].form
-        return self.reshape(
-            self.emit(Op.SELECT, inputs, form, dtype=typed.dtype), shape
-        )
+        return self._as(self.emit(Op.SELECT, inputs, form, dtype=typed.dtype), shape)
 
     def full(self, shape: Shape, value: float, dtype: Any) -> Value:
         """Return a tensor of one value, which takes no room in the model."""
@@ -300,3 +299,32 @@ def _broadcast(first: Shape, second: Shape) -> Shape:
         raise InvalidArgumentError(
             f"{list(first)} and {list(second)} do not broadcast"
         ) from None
+
+
+def _merged(first: Shape, second: Shape, shape: Shape) -> tuple[Shape, Shape]:
+    """Return both shapes with axes merged that broadcast alike, if ranks are too high.
+
+    :raises UnsupportedOperatorError: if more than four axes are left.
+    """
+    rank = len(shape)
+    if rank <= MAX_RANK:
+        return first, second
+    padded = [(1,) * (rank - len(part)) + part for part in (first, second)]
+    groups: list[tuple[tuple[bool, bool], list[int]]] = []
+    for axis, length in enumerate(shape):
+        if length == 1:
+            continue
+        kind = (padded[0][axis] == length, padded[1][axis] == length)
+        if groups and groups[-1][0] == kind:
+            groups[-1][1].append(axis)
+        else:
+            groups.append((kind, [axis]))
+    if len(groups) > MAX_RANK:
+        raise UnsupportedOperatorError(
+            f"{list(first)} and {list(second)} broadcast along too many axes"
+        )
+
+    def merge(part: Shape) -> Shape:
+        return tuple(math.prod(part[axis] for axis in axes) for _, axes in groups)
+
+    return merge(padded[0]), merge(padded[1])

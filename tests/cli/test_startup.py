@@ -41,6 +41,22 @@ finally:
 """
 
 
+def options_of(*interpreter: str) -> list[str]:
+    show = (
+        "from typer.main import get_command; from asyncnn.cli.app import app\n"
+        "from tests.test_documentation import commands_below\n"
+        "for command in commands_below(get_command(app)).values():\n"
+        "    print(*[(p.name, p.opts, p.secondary_opts) for p in command.params])"
+    )
+    command = [sys.executable, *interpreter, "-c", show]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return ran.stdout.splitlines()
+
+
+def test_options_are_the_same_without_docstrings() -> None:
+    assert options_of("-OO") == options_of() != []
+
+
 @pytest.mark.parametrize("arguments", [[], ["devices"]], ids=str)
 def test_help_imports_nothing_but_the_options_of_commands(arguments: list[str]) -> None:
     """Beside what the package itself imports."""

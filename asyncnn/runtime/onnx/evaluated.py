@@ -156,6 +156,8 @@ def _explicit(proto: Any, opset: int) -> int:
         opset = 20
     elif name == "BatchNormalization":
         opset = max(opset, 15)  # what the evaluator has of older ones fails
+    elif name in ("QuantizeLinear", "DequantizeLinear"):
+        opset = max(opset, 19)  # it has no older ones
     opset = max(opset, 7)  # `older` has seen to what it means in set 6
     if not onnx_module("defs").has(proto.op_type, opset):
         return opset

@@ -21,6 +21,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import (
     activation,
     elementwise,
+    lstm_layers,
     moving_operators,
     normalization,
     pooling,
@@ -98,6 +99,7 @@ CONVERTERS: dict[str, Converter] = {
     **normalization.CONVERTERS,
     **pooling.CONVERTERS,
     **quantization.CONVERTERS,
+    **lstm_layers.CONVERTERS,
     **reduction.CONVERTERS,
     **moving_operators.CONVERTERS,
     **resize.CONVERTERS,

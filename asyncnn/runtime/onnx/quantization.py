@@ -15,6 +15,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.hal.types import SymmPerChannelQuantParams
+from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import F32, Q8, Q8C, Q8S, Form, Value
 from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.on_bytes import as_form, only, quantize
@@ -89,6 +90,14 @@ def _constant(array: Array) -> Value:
     return Value(array.dtype, array.shape, Form(F32), array)
 
 
+def _along(draft: Composer, value: Value, rank: int, axis: int) -> Value:
+    if value.rank != 1 or value.shape == (1,):
+        return value
+    shape = [1] * rank
+    shape[axis] = value.shape[0]
+    return draft.reshape(value, tuple(shape))
+
+
 def _per_channel(node: OnnxNode, value: Value, axis: int) -> Form | None:
     """Return the form of a constant with a scale for each index of ``axis``."""
     scales = node.input(1)
@@ -112,24 +121,53 @@ def _dequantize_linear(node: OnnxNode) -> Value:
     result = scale.dtype
     if node.attribute("output_dtype", 0):
         result = node.dtype("output_dtype")
+    axis = node.attribute("axis", 1)
     form = form_of(value.dtype, scale, zero_point)
     if value.data is not None:
         channels = None
         if form is None and scale.rank == 1 and value.rank:
-            axis = node.axis(node.attribute("axis", 1), value.rank)
-            channels = _per_channel(node, value, axis)
-        form = form or channels
-    return draft.cast(_dequantized(node, value, form), result)
+            channels = _per_channel(node, value, node.axis(axis, value.rank))
+        if form or channels:
+            codes = draft.quantized(value.data, form or channels or Form(F32))
+            return draft.cast(dequantized_constant(codes), result)
+        return _known(node, value, axis, result)
+    if node.attribute("block_size", 0):
+        raise node.refuse("a scale for each block")
+    if form is not None:
+        codes = as_form(draft, value, form)
+        real = draft.unary_to(Op.DEQUANTIZE, codes, Form(F32), np.float32)
+        return draft.cast(real, result)
+    real = draft.cast(value, np.float32)
+    axis = node.axis(axis, value.rank) if scale.rank and scale.shape[0] > 1 else 0
+    if zero_point is not None:
+        zero = draft.cast(_along(draft, zero_point, value.rank, axis), np.float32)
+        real = draft.sub(real, zero)
+    scale = draft.cast(_along(draft, scale, value.rank, axis), np.float32)
+    return draft.cast(draft.mul(real, scale), result)
 
 
-def _dequantized(node: OnnxNode, value: Value, form: Form | None) -> Value:
-    """Return the real values of bytes of ``form``."""
-    if form is None:
-        raise node.refuse("a quantisation that is not constant, or by parts")
-    if value.data is not None:
-        return dequantized_constant(node.draft.quantized(value.data, form))
-    codes = as_form(node.draft, value, form)
-    return node.draft.unary_to(Op.DEQUANTIZE, codes, Form(F32), np.float32)
+def _known(node: OnnxNode, value: Value, axis: int, result: np.dtype[Any]) -> Value:
+    """Return a constant with any parameters, per block as well."""
+    data, scale = node.data(0), node.data(1)
+    zero = node.data(2) if node.has(2) else np.zeros((), data.dtype)
+    block = node.attribute("block_size", 0)
+
+    def spread(part: Array) -> Array:
+        if part.size == 1:
+            return part.reshape(())
+        place = node.axis(axis, value.rank)
+        if block:
+            whole = np.repeat(part, block, place) if part.ndim == data.ndim else part
+            return whole[tuple(slice(n) for n in data.shape)]
+        if part.shape != (data.shape[place],):
+            raise InvalidArgumentError(f"{part.shape} scales for {data.shape}")
+        shape = [1] * data.ndim
+        shape[place] = -1
+        return part.reshape(shape)
+
+    node.draft.allowance.take_elements((1,))
+    real = (data.astype(np.float32) - spread(zero).astype(np.float32)) * spread(scale)
+    return node.draft.constant(real.astype(result))
 
 
 def _quantize_linear(node: OnnxNode) -> Value:
@@ -150,9 +188,16 @@ def _quantize_linear(node: OnnxNode) -> Value:
 
 def _real(node: OnnxNode, index: int) -> Value:
     """Return input ``index`` of a QLinear operator with its scale and zero point."""
-    value = node.input(index)
+    value, draft = node.input(index), node.draft
     form = form_of(value.dtype, node.input(index + 1), node.input(index + 2))
-    return _dequantized(node, value, form)
+    if form is not None:
+        if value.data is not None:
+            return dequantized_constant(draft.quantized(value.data, form))
+        codes = as_form(draft, value, form)
+        return draft.unary_to(Op.DEQUANTIZE, codes, Form(F32), np.float32)
+    scale, zero = node.input(index + 1), node.input(index + 2)
+    steps = draft.sub(draft.cast(value, np.float32), draft.cast(zero, np.float32))
+    return draft.mul(steps, draft.cast(scale, np.float32))
 
 
 def _stored(node: OnnxNode, real: Value, index: int) -> Value:

@@ -124,6 +124,34 @@ async def test_convolutions_are_computed_on_bytes(
     await compare(proto, [first, *rest])
 
 
+@pytest.mark.parametrize("opset", [13, 17, 19])
+@pytest.mark.parametrize("channels", [1, 6])
+async def test_biases_are_integers_and_zero_points_of_channels_any(
+    channels: int, opset: int
+) -> None:
+    nodes, weights = filters((6, 4, 3, 3), channels, np.uint8(117))
+    scales = np.full(channels, 0.001, np.float32)
+    bias = {"b": RNG.integers(-900, 900, 6, np.int32), "b_s": scales}
+    if channels == 1:
+        bias["b_s"] = scales[0]
+    nodes.append(node("DequantizeLinear", ["b", "b_s"], ["b_f"], axis=0))
+    nodes.append(node("Conv", ["x_f", "w_f", "b_f"], ["y_f"]))
+    form = 0.02, np.uint8(121)
+    sources, shapes = {"x": form}, {"x": (2, 4, 5, 7)}
+    proto = around(nodes, sources, {**weights, **bias}, form, shapes)
+    proto.opset_import[0].version = opset
+    await compare(proto)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 19])
+async def test_the_evaluator_dequantises_by_parts(opset: int) -> None:
+    scales = {"x_s": np.float32([0.1, 0.2, 0.3]), "x_z": np.uint8([3, 4, 5])}
+    made = node("DequantizeLinear", ["x", "x_s", "x_z"], ["f"], axis=1)
+    back = node("QuantizeLinear", ["f", "x_s", "x_z"], ["y"], axis=1)
+    x, y = tensor("x", (2, 3, 4), np.uint8), tensor("y", None, np.uint8)
+    await compare(model([made, back], [x], [y], scales, opset=opset), lsb=0)
+
+
 async def test_depthwise_convolutions_are_computed_on_bytes() -> None:
     nodes, weights = filters((8, 1, 3, 3), 8, np.int8(0))
     nodes.append(node("Conv", ["x_f", "w_f"], ["y_f"], group=4, strides=[2, 1]))
