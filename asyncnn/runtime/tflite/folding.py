@@ -138,8 +138,10 @@ def _pack(node: OperatorTensors, values: Values) -> Array:
 
 
 def _unpack(node: OperatorTensors, values: Values) -> Sequence[Array]:
-    axis = node.options("UnpackOptions").Axis()
-    return [*np.moveaxis(values[0], axis, 0)]
+    found = np.moveaxis(values[0], node.options("UnpackOptions").Axis(), 0)
+    if len(found) != len(node.operator.outputs):  # it may be millions
+        raise ValueError(f"{len(found)} arrays for {len(node.operator.outputs)}")
+    return [*found]
 
 
 def _concatenate(node: OperatorTensors, values: Values) -> Array:
@@ -148,10 +150,11 @@ def _concatenate(node: OperatorTensors, values: Values) -> Array:
 
 
 def _slice(node: OperatorTensors, values: Values) -> Array:
-    source, begin, size = values
+    source, *bounds = values
+    begins, sizes = (each.ravel().tolist() for each in bounds)
     place = tuple(
         slice(first, None if length < 0 else first + length)
-        for first, length in zip(begin.tolist(), size.tolist(), strict=True)
+        for first, length, _ in zip(begins, sizes, source.shape, strict=True)
     )
     return np.asarray(source[place])
 

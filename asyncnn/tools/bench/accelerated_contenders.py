@@ -64,7 +64,11 @@ async def _on_one_thread(
 
     def serve() -> None:
         while (future := asked.get()) is not None:
-            loop.call_soon_threadsafe(future.set_result, peer.run(inputs))
+            try:
+                end = partial(future.set_result, peer.run(inputs))
+            except Exception as error:
+                end = partial(future.set_exception, error)
+            loop.call_soon_threadsafe(_unless_done, future, end)
 
     def run() -> Awaitable[object]:
         future = loop.create_future()
@@ -73,8 +77,15 @@ async def _on_one_thread(
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(serve)
-        yield run
-        asked.put(None)
+        try:
+            yield run
+        finally:
+            asked.put(None)
+
+
+def _unless_done(future: "asyncio.Future[object]", end: Callable[[], None]) -> None:
+    if not future.done():  # else it was cancelled
+        end()
 
 
 _AWAITED = {"one_thread": _on_one_thread, "executor": in_executor}

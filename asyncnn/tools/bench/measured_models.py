@@ -222,8 +222,9 @@ Models: TypeAlias = Sequence[ModelCandidate]
 
 
 def long_ones(models: Models) -> Models:
-    """Return those that LiteRT takes more than `LONG_US` for."""
-    return [each for each in models if each.us > LONG_US]
+    """Return those that LiteRT takes more than `LONG_US` for, the longest last."""
+    longer = [each for each in models if each.us > LONG_US]
+    return sorted(longer, key=lambda each: each.us)
 
 
 def servable(models: Models) -> Models:

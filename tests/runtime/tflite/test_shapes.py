@@ -254,6 +254,18 @@ REFUSED: dict[str, tuple[bytes, Sequence[int], type[Exception], str]] = {
         InvalidArgumentError,
         r"results of shapes \[\[1, 0\]\]",
     ),
+    "slice of fewer axes": (
+        one(Op("SLICE", [X, const([0]), const([-1])], [f32(1, 4)]), X),
+        (2, 4),
+        InvalidArgumentError,
+        "do not fit",
+    ),
+    "more arrays than outputs": (
+        one(Op("UNPACK", [X], [f32(4)], "UnpackOptions", {"Num": 1}), X),
+        (100_000_000, 4),
+        InvalidArgumentError,
+        "100000000 arrays for 1",
+    ),
     "rank": (
         one(Op("ABS", [X], [f32(1, 4)]), X),
         (4,),
