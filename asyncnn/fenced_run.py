@@ -159,7 +159,7 @@ class FencedRun(Completion, IFencedExecutionCallback):
         self.ended_ns = at_ns or time.monotonic_ns()
         self._fenced = fenced
         if result.is_left:
-            self.is_left = True
+            self.may_still_write = True
         self._resolve(result)
         if self._core is not None:
             self._core.resolve(self._outcome(result))
@@ -313,7 +313,7 @@ class _HalRun(FencedRun):
             if given is not None:
                 status, reason = given.status or _NONE, given.reason
                 at_ns = given.signalled_at_ns
-            more = None, callback.route, callback.is_left
+            more = None, callback.route, callback.may_still_write
             shown = ExecutionResult(status, (), launched, reason, *more)
             self.complete(shown, fenced, at_ns)
         return self._result

@@ -360,12 +360,6 @@ class Run(RunFields, Work, Completion):
         if error is not None and status is _MISSED and self._asked_ns:
             error = MissedDeadlineTransientError(self._told_late(error.message))
         if error is None:
-            if not self.ends_anywhere:
-                spread = 0 if self.preemptions else self._threads
-                lessons = executable.lessons
-                lessons.append((self.computed_ns, self._cpu_ns, spread))
-                if spread or executable.is_young or len(lessons) >= MOST_LESSONS:
-                    executable.learn()
             measure = self._options.measure
             if measure is not _NOT_MEASURED and measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
@@ -387,6 +381,12 @@ class Run(RunFields, Work, Completion):
         else:
             told = told_of(error)
             self._resolve(ExecutionResult(*told, NO_TIMING, str(error)))
+        if error is None and not self.ends_anywhere:  # what fails now loses no end
+            spread = 0 if self.preemptions else self._threads
+            lessons = executable.lessons
+            lessons.append((self.computed_ns, self._cpu_ns, spread))
+            if spread or executable.is_young or len(lessons) >= MOST_LESSONS:
+                executable.learn()
         if EXECUTION.is_on:
             computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)

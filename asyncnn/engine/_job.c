@@ -1433,6 +1433,7 @@ Job_dealloc(Job *self)
 typedef struct {
     int references;
     int fd;
+    int forks;      /* of the process that made it, which alone reads */
     Control *ended; /* the newest first */
 } Outlet;
 
@@ -1482,6 +1483,15 @@ release_thread(Thread *self)
     free(self);
 }
 
+/* Wake the loop. */
+static void
+signal_outlet(const Outlet *outlet)
+{
+    uint64_t one = 1;
+    while (write(outlet->fd, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+}
+
 /* Tell the loop that a run has ended; from then on it is the loop's. */
 static void
 push(Outlet *outlet, Control *control)
@@ -1491,10 +1501,8 @@ push(Outlet *outlet, Control *control)
         control->below = top;
     while (!__atomic_compare_exchange_n(&outlet->ended, &top, control, true,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
-    uint64_t one = 1;
     if (!top)
-        while (write(outlet->fd, &one, sizeof one) < 0 && errno == EINTR)
-            ;
+        signal_outlet(outlet);
 }
 
 /* Take the next run as soon as there is one; NULL if the lane closes.
@@ -1685,6 +1693,7 @@ Port_init(Port *self, PyObject *args, PyObject *kwargs)
     }
     outlet->references = 1;
     outlet->fd = own;
+    outlet->forks = forks;
     self->outlet = outlet;
     return 0;
 }
@@ -1810,7 +1819,8 @@ Port_drain(Port *self, PyObject *ended)
     Control *top = NULL, *first = NULL;
     uint64_t woken;
     if (self->outlet) {
-        while (read(self->outlet->fd, &woken, sizeof woken) < 0 && errno == EINTR)
+        while (self->outlet->forks == forks
+               && read(self->outlet->fd, &woken, sizeof woken) < 0 && errno == EINTR)
             ;
         top = __atomic_exchange_n(&self->outlet->ended, NULL, __ATOMIC_SEQ_CST);
     }
@@ -1834,7 +1844,8 @@ Port_drain(Port *self, PyObject *ended)
     return is_listed ? Py_NewRef(Py_None) : NULL;
 }
 
-/* Call what looks at a list when all that has ended is in it. */
+/* Call what looks at a list when all that has ended is in it. The loop comes again if
+ * that fails: an interrupt may be there before it has looked at anything. */
 static PyObject *
 Port_bring(Port *self, PyObject *args)
 {
@@ -1842,8 +1853,11 @@ Port_bring(Port *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O:bring", &PyList_Type, &ended, &look))
         return NULL;
     PyObject *told = Port_drain(self, ended);
+    PyObject *looked = told ? PyObject_CallNoArgs(look) : NULL;
     Py_XDECREF(told);
-    return told ? PyObject_CallNoArgs(look) : NULL;
+    if (!looked && self->outlet && self->outlet->forks == forks)
+        signal_outlet(self->outlet);
+    return looked;
 }
 
 static PyObject *
@@ -2102,7 +2116,8 @@ static PyObject *
 usual_result(State *state, Fields *self)
 {
     PyObject *shapes = self->objects[AT__shapes], *lessons = self->objects[AT__lessons];
-    if (!self->is_plain || !is_given(shapes) || is_given(self->objects[AT__error])
+    if (!self->is_plain || !self->objects[AT__executable] || !is_given(shapes)
+        || is_given(self->objects[AT__error])
         || is_given(self->objects[AT_use]) || self->threads || !lessons
         || !PyList_Check(lessons) || is_true(state->execution, state->names[NAME_is_on]))
         return NULL;
@@ -2129,9 +2144,7 @@ Fields_finish(PyObject *run, PyTypeObject *type, PyObject *const *Py_UNUSED(args
     if (!result)
         return PyObject_CallMethodObjArgs(run, state->names[NAME__finish], NULL);
     PyObject *report = self->objects[AT__report];
-    if (!note_lesson(state, self))
-        ;
-    else if (!is_given(report))
+    if (!is_given(report))
         told = PyObject_CallMethodObjArgs(
             run, state->names[NAME__resolve], result, NULL);
     else {
@@ -2142,7 +2155,8 @@ Fields_finish(PyObject *run, PyTypeObject *type, PyObject *const *Py_UNUSED(args
     }
     Py_DECREF(result);
     Py_XDECREF(told);
-    return told ? Py_NewRef(state->none) : NULL;
+    bool is_done = told && note_lesson(state, self); /* what fails now loses no end */
+    return is_done ? Py_NewRef(state->none) : NULL;
 }
 
 static int

@@ -123,7 +123,7 @@ class IFencedExecutionCallback(ABC):
     """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal)."""
 
     __slots__ = ()
-    is_left: bool = False  # whether outputs may still be written to; not in the HAL
+    may_still_write: bool = False  # a driver, to the outputs; not in the HAL
 
     @property
     def route(self) -> Route | None:

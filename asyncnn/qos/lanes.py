@@ -139,13 +139,13 @@ class Lanes(ABC):
         """Exchange what has come back from native lanes; report what has ended."""
         inbox, natives = self.inbox, self._natives
         works, returned, run_queue = inbox.works, natives.returned, self.run_queue
-        if not is_drained and natives.port is not None:
-            natives.port.drain(returned)
-        elif not is_drained and inbox.fd >= 0:
-            with suppress(BlockingIOError):  # it is called by something else
-                os.eventfd_read(inbox.fd)
-        inbox.is_due = False
         try:
+            if not is_drained and natives.port is not None:
+                natives.port.drain(returned)
+            elif not is_drained and inbox.fd >= 0:
+                with suppress(BlockingIOError):  # it is called by something else
+                    os.eventfd_read(inbox.fd)
+            inbox.is_due = False
             with self._lock:
                 while returned:
                     # An interrupt comes behind a call: none up to the lane's place.
@@ -180,10 +180,12 @@ class Lanes(ABC):
                     if run_queue.waiting or run_queue.aside:
                         self._fill(now_ns, works, work)
             while works:
-                self._finish(works.popleft())
-        finally:
-            if works or returned:  # the application is stopped, and closes us then
-                inbox.deliver_soon()
+                work = works[0]
+                del works[0]  # an interrupt behind a call would lose it
+                self._finish(work)
+        except BaseException:  # the application is stopped, and closes us then
+            inbox.deliver_soon()
+            raise
 
     def _has_ended(self, work: Work, *outcome: Any) -> bool:
         """Tell a piece of work how a native lane has left it."""

@@ -68,13 +68,17 @@ is_usual(Usual *self, const Tensor *tensor, PyObject *value)
     return (known & C_CONTIGUOUS) && (known & ALIGNED);
 }
 
-/* Return an input from what a caller gives; NULL without an error if it is not there. */
+/* Return an input from what a caller gives, as a reference of one's own: what looks at it
+ * may collect garbage, whose finalisers may do anything. NULL if it is not there. */
 static PyObject *
 given_as(Usual *self, PyObject *values, Py_ssize_t number)
 {
+    PyObject *found = values;
     if (PyDict_CheckExact(values))
-        return PyDict_GetItemWithError(values, self->tensors[number].name);
-    return PyList_CheckExact(values) ? PyList_GetItem(values, number) : values;
+        found = PyDict_GetItemWithError(values, self->tensors[number].name);
+    else if (PyList_CheckExact(values))
+        found = PyList_GetItem(values, number);
+    return Py_XNewRef(found);
 }
 
 /* Tell whether as many inputs are given as there are. */
@@ -114,7 +118,10 @@ Usual_take(Usual *self, PyObject *values)
     for (Py_ssize_t i = 0; tensors && i < self->inputs; i++) {
         PyObject *value = given_as(self, values, i);
         int told = value ? is_usual(self, &self->tensors[i], value) : 0;
-        if (told != 1 || PyTuple_SetItem(tensors, i, Py_NewRef(value)))
+        if (told != 1) {
+            Py_XDECREF(value);
+            Py_CLEAR(tensors);
+        } else if (PyTuple_SetItem(tensors, i, value)) /* takes it in any case */
             Py_CLEAR(tensors);
     }
     PyObject *outputs = tensors ? made_outputs(self, tensors) : NULL;

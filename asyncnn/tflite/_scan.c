@@ -389,7 +389,7 @@ connect(Scan *scan, Operator *own, const Rule *rule)
     scan->is_surprising |= rule->shaping == SURPRISING;
     for (uint64_t i = 0; i < reads && !file->is_odd; i++) {
         Tensor *each = operand(scan, own->inputs, i);
-        if (each ? !each->is_made : i != rule->left_out)
+        if (each ? !each->is_made : i != rule->left_out || rule->left_out == OPEN)
             odd(file);
         if (rule->shaping == SHAPED && i < 8 && rule->shaped_by >> i & 1)
             scan->is_surprising |= !each || !each->size;

@@ -144,6 +144,23 @@ async def test_it_ends_at_the_deadline_and_writes_nothing_afterwards(
     np.testing.assert_array_equal(out, SENTINEL)
 
 
+async def test_nobody_is_told_that_it_may_still_write(
+    name: str, transport: str, tmp_path: Path
+) -> None:
+    async with opened(name, transport, tmp_path) as (device, _, held):
+        prepared = await device.prepare(held.model(4))
+        ended: list[Any] = []
+
+        async def run_late(timeout: float) -> None:  # noqa: ASYNC109
+            ended.append(prepared.run_fenced([X], timeout=timeout))
+            await ended[-1]
+
+        with held.holding():
+            await held.late(run_late)
+        assert not ended[-1].may_still_write
+        assert not ended[-1].result.is_left
+
+
 @pytest.mark.parametrize("path", ["async", "sync", "fenced", "burst"])
 async def test_a_step_of_a_session_that_is_late_has_not_happened(
     name: str, transport: str, path: Any, tmp_path: Path

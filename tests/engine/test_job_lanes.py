@@ -384,3 +384,18 @@ def test_a_storm_loses_no_run_and_no_order(desk: Desk, lanes: int, runs: int) ->
     assert not any(waiting), note
     assert sum(outcomes) == begun == runs, note
     assert outcomes[DONE], note
+
+
+def test_the_loop_comes_again_if_it_was_interrupted_behind_what_it_took(
+    desk: Desk,
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    ended: list[Ended] = []
+    Links().offer(desk.lane())
+    assert select.select([desk.fd], [], [], LIMIT_S)[0]
+    with pytest.raises(KeyboardInterrupt):
+        desk.port.bring(ended, interrupt)
+    assert len(ended) == 1
+    assert select.select([desk.fd], [], [], 0)[0]

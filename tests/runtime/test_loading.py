@@ -210,7 +210,7 @@ def anonymous_kib():
     return int(line.split()[1])
 
 strict = sys.argv[3] == "strict"
-warm = [asyncnn.load(sys.argv[1], strict=strict)]
+warm = [asyncnn.load(sys.argv[1], strict=each) for each in (strict, True)]
 gc.collect()
 before = anonymous_kib()
 tracemalloc.start()

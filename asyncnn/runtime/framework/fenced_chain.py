@@ -179,7 +179,7 @@ class FencedChain(FencedRun):
                 return
             if status is not _NONE:
                 # Not within the call that ends another execution.
-                more = run.reason, None, None, run.is_left
+                more = run.reason, None, None, run.may_still_write
                 failure = ExecutionResult(status or _NONE, (), NO_TIMING, *more)
                 self.loop.call_soon(self._go_on, index, failure)
                 return

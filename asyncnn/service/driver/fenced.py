@@ -284,8 +284,8 @@ class FencedOrders(SessionPart):
         self._ended.append(number)
         if not self._untold:
             self._loop.call_soon(self._tell)
-        if run.route is not None or run.is_left:
-            self._unusual.append(wire.Took(number, run.route, run.is_left))
+        if run.route is not None or run.may_still_write:
+            self._unusual.append(wire.Took(number, run.route, run.may_still_write))
         status, launched, since_fences = run.get_execution_info()
         self._untold.append(
             wire.FencedEnd(

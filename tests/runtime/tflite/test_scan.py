@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -271,3 +272,13 @@ def test_the_bias_of_a_transposed_convolution_is_not_its_image() -> None:
         check_alike(data)
         found += estimated_of_graph_ns(by_python(data).graphs[0])
     assert found[0] <= found[1] <= 1.01 * found[0]
+
+
+@needs_compiled
+@pytest.mark.parametrize("hole", [1, 254, 255, 256])
+def test_inputs_that_are_left_out_are_left_to_python(hole: int) -> None:
+    x, made = f32(1, 2), f32(1, 2)
+    read: list[Any] = [x] * 300
+    assert is_taken(write([Op("ADD_N", read, [made], "AddNOptions")], [x], [made]))
+    read[hole] = None
+    assert not is_taken(write([Op("ADD_N", read, [made], "AddNOptions")], [x], [made]))
