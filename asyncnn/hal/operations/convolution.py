@@ -48,7 +48,7 @@ def output_scale_rule_is_old(weights: str) -> TypedCheck:
             return None
         return Requirement(V1_2, f"the output scale is not above {product} of inputs")
 
-    return TypedCheck("input", frozenset({Q8}), check)
+    return TypedCheck("input", frozenset({Q8}), check, until=V1_2)
 
 
 def check_bias_scale(operation: BoundOperation) -> None:

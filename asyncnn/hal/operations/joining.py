@@ -197,7 +197,7 @@ SIGNATURES = (
         "CONCATENATION 1.0: F32 Q8; 1.2: F16; 1.3: Q8S",
         "input+ [1-4], axis: INT32",
         _concatenation_shape,
-        TypedCheck("input", frozenset({Q8}), _mixed_scales_are_new),
+        TypedCheck("input", frozenset({Q8}), _mixed_scales_are_new, until=V1_2),
     ),
     declare(
         "PACK AIDL_V2: F16 F32 I32 Q8 Q8S",

@@ -178,7 +178,7 @@ def _zero_point_is_new(usage: Usage) -> Requirement | None:
     return None
 
 
-zero_point_is_new = TypedCheck("input", frozenset({Q8}), _zero_point_is_new)
+zero_point_is_new = TypedCheck("input", frozenset({Q8}), _zero_point_is_new, until=V1_2)
 """Before 1.2, padding wrote stored zeros, which had to mean zero."""
 
 

@@ -213,11 +213,15 @@ Check: TypeAlias = Callable[[Usage], Requirement | None]
 
 
 class TypedCheck(msgspec.Struct, frozen=True):
-    """A check that says nothing unless an input has one of some types."""
+    """A check that says nothing unless an input has one of some types.
+
+    One with ``until`` breaks no rule, but may demand that version.
+    """
 
     input: str
     types: frozenset[AnyOperandType]
     check: Check
+    until: HalVersion | None = None
 
     def concerns(self, row: TypeRow, inputs: Sequence[Argument]) -> bool:
         """Return whether the check could say anything of operands of these types."""
@@ -258,6 +262,7 @@ _MAX_PATTERNS = 4096
 _MAX_OPERANDS = 64
 """Both bound what peers can have us remember."""
 
+_NEVER = max(HalVersion) + 1
 _OMITTED = OperandLifeTime.NO_VALUE
 
 
@@ -269,15 +274,17 @@ def form_of(type_: int, dimensions: Dimensions, lifetime: int) -> Form:
 class Pattern(msgspec.Struct, frozen=True):
     """A way of using an operation that breaks no rule of counts, types and ranks.
 
-    ``needed`` is the version for that, ``checks`` are the rules that are left.
-    ``positions`` are the inputs' by name.
+    ``needed`` is the version for that. ``checks`` are the rules that are left, each
+    with the version from which on it has nothing to say; all are settled since
+    ``settled_since``. ``positions`` are the inputs' by name.
     """
 
     type: AnyOperationType
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
     needed: Requirement
-    checks: tuple[Check, ...]
+    checks: tuple[tuple[Check, int], ...]
+    settled_since: int
     positions: dict[str, int]
 
     def requirement(
@@ -285,8 +292,11 @@ class Pattern(msgspec.Struct, frozen=True):
         inputs: tuple[Operand, ...],
         outputs: tuple[Operand, ...],
         referenced: Sequence[Subgraph],
+        enough: HalVersion = V1_0,
     ) -> Requirement:
         """Check the rules that are left; return the version that is needed, and why.
+
+        What cannot need more than version ``enough`` is not looked into.
 
         :raises InvalidArgumentError: if a rule is broken.
         """
@@ -302,12 +312,13 @@ class Pattern(msgspec.Struct, frozen=True):
             referenced,
             self.positions,
         )
-        for check in self.checks:
-            requirement = check(usage)
-            if requirement and (
-                requirement.is_runtime_only or requirement.version > needed.version
-            ):
-                needed = requirement
+        for check, until in self.checks:
+            if enough < until:
+                requirement = check(usage)
+                if requirement and (
+                    requirement.is_runtime_only or requirement.version > needed.version
+                ):
+                    needed = requirement
         return needed
 
 
@@ -324,18 +335,19 @@ def pattern_of(
     such operands.
     """
     inputs, outputs = arguments
-    left: list[Check] = []
+    left = []
     for check in checks:
         if not isinstance(check, TypedCheck):
-            left.append(check)
+            left.append((check, _NEVER))
         elif check.concerns(row, inputs):
-            left.append(check.check)
+            left.append((check.check, check.until or _NEVER))
     return Pattern(
         type_,
         inputs,
         outputs,
         needed,
         tuple(left),
+        max([needed.version, *(until for _, until in left)]),
         {each.name: index for index, each in reversed([*enumerate(inputs)])},
     )
 

@@ -5,7 +5,7 @@ Source: HAL 1.0 to 1.3/types.hal (Operation, Model, Subgraph).
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import compress, count
+from itertools import chain, compress, count
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import is_extension_type
@@ -76,14 +76,19 @@ class GraphRules:
 
         :raises InvalidArgumentError: if a rule is broken.
         """
-        for index, operation in enumerate(self._subgraph.operations):
-            self.check_form(index, rules)
-            inputs, outputs = operation.inputs, operation.outputs
-            are_tuples = {type(inputs), type(outputs)} == {tuple}
-            if not are_tuples or type(sum(inputs) + sum(outputs)) is not int:
-                rules.saw_odd = True
-            if not (index + 1) % SLICE:
-                yield
+        subgraph = self._subgraph
+        types: set[int] = set(_OPERATION_TYPES)
+        written = self._written()
+        count = len(subgraph.operands)
+        for start in range(0, len(subgraph.operations), SLICE):
+            part = subgraph.operations[start : start + SLICE]
+            if not _are_well_formed(part, types, count, written):
+                for index in range(start, start + len(part)):
+                    self.check_form(index, rules)
+                types.update([operation.type for operation in part])
+                if not _are_well_formed(part, types, count, written):
+                    rules.saw_odd = True
+            yield
 
     def check_form(self, index: int, rules: OperandRules) -> None:
         """Check one operation as `checking_forms` does.
@@ -144,6 +149,30 @@ class GraphRules:
                     f"operand {index} is read {counted} times, but declares "
                     f"{brief(claimed)} consumers",
                 )
+
+
+def _are_well_formed(
+    operations: Sequence[Operation],
+    types: set[int],
+    operand_count: int,
+    written: set[int],
+) -> bool:
+    """Tell at once whether operations are as they should be; False in any doubt."""
+    try:
+        inputs = [operation.inputs for operation in operations]
+        outputs = [operation.outputs for operation in operations]
+        reads = list(chain.from_iterable(inputs))
+        writes = list(chain.from_iterable(outputs))
+        return (
+            types.issuperset([operation.type for operation in operations])
+            and {*map(type, inputs), *map(type, outputs)} == {tuple}
+            and type(sum(reads) + sum(writes)) is int
+            and min(reads, default=0) >= 0
+            and max(reads, default=0) < operand_count
+            and written.issuperset(writes)
+        )
+    except (AttributeError, TypeError):
+        return False
 
 
 def _check_form(operation: Operation, subgraph: Subgraph, rules: OperandRules) -> None:

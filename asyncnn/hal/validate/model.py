@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from asyncnn.hal import types
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations import check_operation
-from asyncnn.hal.operations.signature import Form, known_pattern
+from asyncnn.hal.operations.signature import Form, Pattern, known_pattern, limit
 from asyncnn.hal.types import (
     ExtensionNameAndPrefix,
     HalVersion,
@@ -257,7 +257,7 @@ class _Checking:
         if left:
             return False
         for index in prescan.alone_operands:
-            _, greatest = rules.check_one(operands, index)
+            greatest = rules.greatest_offset(operands, index)
             if greatest < prescan.greatest_offset(index):
                 return False
             yield
@@ -312,32 +312,28 @@ class _Signatures:
     def checking(self, forms: Sequence[Form]) -> Steps[None]:
         """Check all operations, whose operands have these forms.
 
-        Those that are used as others were are only looked up.
-
         :raises InvalidArgumentError: if the rule is broken.
         """
+        form, version = forms.__getitem__, self._version
         for index, operation in enumerate(self._operations):
-            given, made = (
-                tuple([forms[operand] for operand in operands])
-                for operands in (operation.inputs, operation.outputs)
-            )
-            pattern = known_pattern((operation.type, given, made))
-            if (
-                pattern is None
-                or pattern.checks
-                or self._version < pattern.needed.version
-            ):
-                self.look_into(index)
+            given, made = map(form, operation.inputs), map(form, operation.outputs)
+            pattern = known_pattern((operation.type, tuple(given), tuple(made)))
+            if pattern is None or version < pattern.settled_since:
+                self.look_into(index, pattern)
             if not index % SLICE:
                 yield
 
-    def look_into(self, index: int) -> None:
-        """Check one operation.
+    def look_into(self, index: int, pattern: Pattern | None = None) -> None:
+        """Check one operation, which is used in the way of ``pattern``.
 
         :raises InvalidArgumentError: if the rule is broken.
         """
+        operation = self._operations[index]
         try:
-            self._check_wholly(self._operations[index])
+            if pattern is None:
+                self._check_wholly(operation)
+            else:
+                self._check_requirement(operation, pattern)
         except InvalidArgumentError as error:
             raise broken("M9", f"operation {index}: {error.message}") from None
 
@@ -353,6 +349,23 @@ class _Signatures:
         if self._runtime_only_features and referenced:
             self.are_for_drivers &= _is_for_drivers(
                 operation, self._operands, version, referenced
+            )
+
+    def _check_requirement(self, operation: Operation, pattern: Pattern) -> None:
+        operand, version = self._operands.__getitem__, self._version
+        needed = pattern.requirement(
+            tuple(map(operand, operation.inputs)),
+            tuple(map(operand, operation.outputs)),
+            self._referenced,
+            version,
+        )
+        self.are_for_drivers &= not needed.is_runtime_only
+        if needed.version > version or needed.is_runtime_only:
+            limit(
+                pattern.type.name,
+                needed,
+                version,
+                runtime_only_features=self._runtime_only_features,
             )
 
 

@@ -7,8 +7,10 @@ SymmPerChannelQuantParams).
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import cache
+from itertools import chain
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,6 +20,8 @@ from asyncnn.hal.operands import SCALAR_TYPES, element_size_bytes, is_extension_
 from asyncnn.hal.operations.signature import Form, form_of
 from asyncnn.hal.types import (
     DataLocation,
+    Dimensions,
+    ExtraParams,
     HalVersion,
     Model,
     Operand,
@@ -36,7 +40,6 @@ from asyncnn.hal.validate.rules import (
     located,
     operand_type_name,
 )
-from asyncnn.pacing import Steps
 
 _FLOAT32_MAX = float.fromhex("0x1.fffffep127")
 _FLOAT32_TINIEST = float.fromhex("0x1p-149")
@@ -159,6 +162,13 @@ _CONSTANTS = frozenset({_COPY, _REFERENCE})
 _SUBGRAPH = OperandType.SUBGRAPH
 _RANKLESS = SCALAR_TYPES | {_SUBGRAPH}
 _OEM = frozenset({OperandType.OEM, OperandType.TENSOR_OEM_BYTE})
+_MAX_KINDS = 4096
+
+_Kind: TypeAlias = tuple[int, Dimensions, float, int, int, ExtraParams, int, int]
+"""All of an operand that is checked, but its offset: pool and length come last."""
+
+_Verdict: TypeAlias = tuple[Form, int]
+"""The form of operands of a kind, and the greatest offset that they may have."""
 
 
 class _Facts(msgspec.Struct, frozen=True):
@@ -193,7 +203,9 @@ def _types_of(version: HalVersion) -> dict[int, _Facts]:
 class OperandRules:
     """The rules for operands of one model; its pools have been checked already.
 
-    ``saw_odd`` says whether some have parts that could change.
+    Operands of a kind that was seen before are only looked up. ``saw_odd`` says
+    whether some have fields of other Python types than declared: those are checked
+    one by one, because what equals a legal operand need not be one.
     """
 
     def __init__(self, model: Model, version: HalVersion) -> None:
@@ -207,38 +219,93 @@ class OperandRules:
         self._operand_values_size = len(model.operand_values)
         self._pool_sizes = tuple(pool.size for pool in model.pools)
         self._referenced_count = len(model.referenced)
+        self._verdicts: dict[_Kind, _Verdict] = {}
         self.saw_odd = False
 
-    def checking(self, operands: Sequence[Operand]) -> Steps[list[Form]]:
+    def checking(
+        self, operands: Sequence[Operand]
+    ) -> Generator[None, None, list[Form]]:
         """Check M2 to M7 of ``operands``, slice by slice; return their forms.
 
         :raises InvalidArgumentError: if a rule is broken.
         """
         forms: list[Form] = []
-        for index in range(len(operands)):
-            forms.append(self.check_one(operands, index)[0])
-            if not (index + 1) % SLICE:
-                yield
+        for start in range(0, len(operands), SLICE):
+            part = operands[start : start + SLICE]
+            found = self._prescan(part) or self._inspect(part, start)
+            forms += [form for form, _ in found]
+            yield
         return forms
 
-    def check_one(self, operands: Sequence[Operand], index: int) -> tuple[Form, int]:
-        """Check M2 to M7 of one operand; return what `check` does.
+    def greatest_offset(self, operands: Sequence[Operand], index: int) -> int:
+        """Check M2 to M7 of one operand; return the greatest offset of such operands.
 
         :raises InvalidArgumentError: if a rule is broken.
         """
-        operand = operands[index]
+        part = (operands[index],)
+        ((_, greatest),) = self._prescan(part) or self._inspect(part, index)
+        return greatest
+
+    def _prescan(self, operands: Sequence[Operand]) -> list[_Verdict] | None:
+        """Return verdicts on operands that are all right, None in any doubt."""
+        verdicts = self._verdicts
+        found: list[_Verdict] = []
+        # A sum of integers is an integer, whatever else takes part makes it something
+        # else. To ask each number would take longer than all the rest.
+        numbers = 0
         try:
-            found = self.check(operand)
-        except InvalidArgumentError as error:
-            name = operand_type_name(operand.type)
-            raise located(f"operand {index} ({name})", error) from None
-        try:
-            hash((operand.dimensions, operand.scale, operand.extra_params))
-        except TypeError:
-            self.saw_odd = True
+            for operand in operands:
+                dimensions = operand.dimensions
+                zero_point = operand.zero_point
+                location = operand.location
+                pool_index, offset = location.pool_index, location.offset
+                length = location.length
+                kind = (
+                    operand.type,
+                    dimensions,
+                    operand.scale,
+                    zero_point,
+                    operand.lifetime,
+                    extra := operand.extra_params,
+                    pool_index,
+                    length,
+                )
+                if type(extra) is SymmPerChannelQuantParams:
+                    numbers += extra.channel_dim
+                elif extra is not None and type(extra) is not bytes:
+                    return None
+                verdict = verdicts.get(kind)
+                if verdict is None:
+                    verdict = self.check(operand)
+                    # To find scales per channel again takes as long as to check them.
+                    if type(extra) is not SymmPerChannelQuantParams:
+                        self._remember(kind, verdict)
+                if not 0 <= offset <= verdict[1]:
+                    return None
+                found.append(verdict)
+                numbers += zero_point + pool_index + offset + length
+            numbers += sum(chain.from_iterable([each.dimensions for each in operands]))
+        except (AttributeError, InvalidArgumentError, TypeError, ValueError):
+            return None
+        return found if type(numbers) is int else None
+
+    def _remember(self, kind: _Kind, verdict: _Verdict) -> None:
+        if len(self._verdicts) >= _MAX_KINDS:
+            self._verdicts.clear()
+        self._verdicts[kind] = verdict
+
+    def _inspect(self, operands: Sequence[Operand], start: int) -> list[_Verdict]:
+        self.saw_odd = True
+        found: list[_Verdict] = []
+        for index, operand in enumerate(operands, start):
+            try:
+                found.append(self.check(operand))
+            except InvalidArgumentError as error:
+                name = operand_type_name(operand.type)
+                raise located(f"operand {index} ({name})", error) from None
         return found
 
-    def check(self, operand: Operand) -> tuple[Form, int]:
+    def check(self, operand: Operand) -> _Verdict:
         """Check M2 to M7; return the form, and the greatest offset of such operands.
 
         :raises InvalidArgumentError: if a rule is broken.

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations import check
 from asyncnn.hal.types import (
     DataLocation,
     HalVersion,
@@ -20,8 +19,8 @@ from asyncnn.hal.types import (
     OperationType,
     SymmPerChannelQuantParams,
 )
+from asyncnn.hal.validate import graph, validate_model, validating
 from asyncnn.hal.validate import model as model_rules
-from asyncnn.hal.validate import validate_model, validating
 from asyncnn.hal.validate.operand import OperandRules
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.tools.conformance.mutations.mutant import with_operand, with_operation
@@ -30,10 +29,6 @@ from tests.hal.validate.samples import extension_model, nested_model, q8_model
 from tests.hal.validate.test_garbage import corrupted, per_channel_model
 
 LENGTH = 1_000
-
-needs_compiled = pytest.mark.skipif(
-    model_rules._prescans is None, reason="no prescan was compiled"
-)
 
 
 class Calls:
@@ -69,19 +64,18 @@ def without_lookups(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def patch() -> None:
         monkeypatch.setattr(model_rules, "_prescans", None)
-        for each in (check, model_rules):
-            monkeypatch.setattr(each, "known_pattern", lambda _: None)
+        monkeypatch.setattr(OperandRules, "_prescan", lambda *_: None)
+        monkeypatch.setattr(graph, "_are_well_formed", lambda *_: False)
+        monkeypatch.setattr(model_rules, "known_pattern", lambda _: None)
 
     return patch
 
 
-@needs_compiled
 def test_operations_that_are_alike_are_checked_once(checks: Calls) -> None:
     validate_model(chain(LENGTH))
     assert 0 < checks.count < 10
 
 
-@needs_compiled
 def test_of_operations_that_differ_only_the_operands_are_checked(checks: Calls) -> None:
     validate_model(chain(LENGTH))
     checks.count = 0
@@ -89,7 +83,6 @@ def test_of_operations_that_differ_only_the_operands_are_checked(checks: Calls) 
     assert checks.count <= LENGTH + 3
 
 
-@needs_compiled
 @pytest.mark.alone
 @pytest.mark.parametrize("varied", [False, True])
 def test_an_operation_costs_a_few_steps_of_the_interpreter(varied: bool) -> None:
