@@ -240,8 +240,14 @@ def _created(
         rest = with_copies(rest, traits.handed_on)
     inputs: dict[bytes, Weight] = {}
     if library.provider is None and not isinstance(content, bytes):
-        large = [each for each in weights if each.end - each.start >= _LARGE_BYTES]
-        inputs = {each.name: each for each in large if each.name in traits.tables}
+        at = address_of(data)
+        inputs = {
+            each.name: each
+            for each in weights
+            if each.name in traits.tables
+            and each.end - each.start >= _LARGE_BYTES
+            and not (at + each.start) % _ELEMENT_BYTES[each.element_type]
+        }
         rest = with_inputs(rest, inputs) if inputs else rest
         weights = [each for each in weights if each.name not in inputs]
     options = library.create("CreateSessionOptions")
