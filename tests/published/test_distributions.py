@@ -24,6 +24,7 @@ COMPILED = {
     "asyncnn/fmq/_ring.abi3.so",
     "asyncnn/hal/validate/_prescan.abi3.so",
     "asyncnn/kernels/_compiled.abi3.so",
+    "asyncnn/runtime/_arrays.abi3.so",
     "asyncnn/tflite/_scan.abi3.so",
 }
 
