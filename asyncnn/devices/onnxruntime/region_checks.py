@@ -10,7 +10,7 @@ The numbers of fields are from ONNX's ``onnx.proto``.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from asyncnn.extensions.protobuf import (
@@ -139,58 +139,68 @@ def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
 
     ONNX Runtime would hand the input over, and leave the memory of the output alone.
     """
-    data, parts = memoryview(content), list[bytes]()
-    for field in fields(data, 0, len(data)):
-        if field.number != _GRAPH:
-            parts.append(content[field.start : field.end])
-            continue
-        graph = list[bytes]()
-        for part in fields(data, field.value, field.end):
-            name = b""
-            if part.number == _OUTPUT:
-                for each in fields(data, part.value, part.end):
-                    if each.number == _PORT_NAME:
-                        name = content[each.value : each.end]
-            if part.number != _OUTPUT or name not in handed_on:
-                graph.append(content[part.start : part.end])
-                continue
-            copy = name + b" copy %d" % part.start
-            # Of a field that is there twice, the last counts.
-            port = content[part.value : part.end], *message(_PORT_NAME, [copy])
-            node = (
-                *message(_READ, [name]),
-                *message(_COMPUTED, [copy]),
-                *message(_OP_TYPE, [b"Identity"]),
-            )
-            graph += message(_OUTPUT, port) + message(_NODE, node)
-        parts += message(_GRAPH, graph)
-    return b"".join(parts)
+    data = memoryview(content)
+
+    def changed(part: Field) -> list[bytes] | None:
+        name = _last(data, part, _PORT_NAME) if part.number == _OUTPUT else b""
+        if part.number != _OUTPUT or name not in handed_on:
+            return None
+        copy = name + b" copy %d" % part.start
+        # Of a field that is there twice, the last counts.
+        port = content[part.value : part.end], *message(_PORT_NAME, [copy])
+        node = (
+            *message(_READ, [name]),
+            *message(_COMPUTED, [copy]),
+            *message(_OP_TYPE, [b"Identity"]),
+        )
+        return message(_OUTPUT, port) + message(_NODE, node)
+
+    return _with_graph(data, changed)
 
 
 def with_inputs(content: bytes, tables: Mapping[bytes, "Weight"]) -> bytes:
     """Return a checked file in which some weights are further inputs, in this order."""
-    data, parts = memoryview(content), list[bytes]()
+    data, ports = memoryview(content), list[bytes]()
+    for name, table in tables.items():
+        axes = [message(1, [b"\x08", encoded(each)]) for each in table.lengths]
+        shape = message(2, [each for axis in axes for each in axis])
+        tensor = message(1, [b"\x08", encoded(table.element_type), *shape])
+        port = *message(_PORT_NAME, [name]), *message(2, tensor)
+        ports += message(_INPUT, port)
+
+    def changed(part: Field) -> list[bytes] | None:
+        is_weight = part.number == _INITIALIZER
+        return [] if is_weight and _last(data, part, _NAME) in tables else None
+
+    return _with_graph(data, changed, ports)
+
+
+def _with_graph(
+    data: memoryview,
+    changed: Callable[[Field], list[bytes] | None],
+    added: Sequence[bytes] = (),
+) -> bytes:
+    """Return a file whose graph has parts changed, None for those left, and others."""
+    parts = list[bytes]()
     for field in fields(data, 0, len(data)):
         if field.number != _GRAPH:
-            parts.append(content[field.start : field.end])
+            parts.append(bytes(data[field.start : field.end]))
             continue
         graph = list[bytes]()
         for part in fields(data, field.value, field.end):
-            name = b""
-            if part.number == _INITIALIZER:
-                for each in fields(data, part.value, part.end):
-                    if each.number == _NAME:
-                        name = content[each.value : each.end]
-            if name not in tables:
-                graph.append(content[part.start : part.end])
-        for name, table in tables.items():
-            axes = [message(1, [b"\x08", encoded(each)]) for each in table.lengths]
-            shape = message(2, [each for axis in axes for each in axis])
-            tensor = message(1, [b"\x08", encoded(table.element_type), *shape])
-            port = *message(_PORT_NAME, [name]), *message(2, tensor)
-            graph += message(_INPUT, port)
-        parts += message(_GRAPH, graph)
+            given = changed(part)
+            graph += [bytes(data[part.start : part.end])] if given is None else given
+        parts += message(_GRAPH, [*graph, *added])
     return b"".join(parts)
+
+
+def _last(data: memoryview, part: Field, number: int) -> bytes:
+    """Return the bytes of a field of a message, of several the last, of none none."""
+    found = b""
+    for each in fields(data, part.value, part.end):
+        if each.number == number:
+            found = bytes(data[each.value : each.end])
+    return found
 
 
 class Weight(NamedTuple):

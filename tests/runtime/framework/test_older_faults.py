@@ -130,12 +130,8 @@ class TestNeverAnswering:
         self, path: str, ends: str
     ) -> None:
         held: asyncio.Queue[Any] = asyncio.Queue()
-        scripted = {
-            "execute": holding(held.put_nowait),
-            "get_capabilities": lambda: (NONE, v1_0.Capabilities(CHEAP, CHEAP)),
-        }
         async with (
-            adapted(V1_0, **scripted) as (older, _),
+            adapted(V1_0, **cheap_and_silent(held)) as (older, _),
             open_framework(
                 DeviceSettings(),
                 devices=[OpenDevice("older", older)],
@@ -163,13 +159,9 @@ class TestNeverAnswering:
         self, path: str
     ) -> None:
         held: asyncio.Queue[Any] = asyncio.Queue()
-        scripted = {
-            "execute": holding(held.put_nowait),
-            "get_capabilities": lambda: (NONE, v1_0.Capabilities(CHEAP, CHEAP)),
-        }
         address = private_address()
         async with (
-            adapted(V1_0, **scripted) as (older, _),
+            adapted(V1_0, **cheap_and_silent(held)) as (older, _),
             open_framework(
                 DeviceSettings(),
                 devices=[OpenDevice("older", older)],
@@ -259,6 +251,14 @@ class TestNeverAnswering:
         opens.set()
         assert await opening == (CLOSED, None)
         context.close.assert_called_once_with()
+
+
+def cheap_and_silent(held: asyncio.Queue[Any]) -> dict[str, Callable[..., Any]]:
+    """Return calls of a driver that work is given to, and that answers none of it."""
+    return {
+        "execute": holding(held.put_nowait),
+        "get_capabilities": lambda: (NONE, v1_0.Capabilities(CHEAP, CHEAP)),
+    }
 
 
 def holding(keep: Callable[[Any], None]) -> Callable[..., ErrorStatus]:
