@@ -14,7 +14,7 @@ from asyncnn.hal.errors import (
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.service import Server
+from asyncnn.service import Server, Supervision
 from asyncnn.service.process import private_address
 from tests.networks import chain
 from tests.schedules.world import World
@@ -31,8 +31,11 @@ ALLOWED = (DeviceUnavailableError, MissedDeadlineError, ResourceExhaustedTransie
 class User:
     """One task that uses a model, by one path after the other, and notes faults."""
 
-    def __init__(self, world: World, model: PreparedModel, faults: list[str]) -> None:
+    def __init__(
+        self, world: World, device: Device, model: PreparedModel, faults: list[str]
+    ) -> None:
         self._world = world
+        self._device = device
         self._model = model
         self._faults = faults
         self.may_fail = False
@@ -42,7 +45,7 @@ class User:
         chance = self._world.chance
         for _ in range(chance.randint(1, 4)):
             await asyncio.sleep(chance.random() * 0.003)
-            way = chance.choice((self._run, self._fenced, self._burst))
+            way = chance.choice((self._run, self._fenced, self._burst, self._prepare))
             timeout = chance.choice((None, None, chance.random() * 0.004))
             call = asyncio.ensure_future(way(chance.random() * 100, timeout))
             if chance.random() < 0.25:
@@ -82,6 +85,11 @@ class User:
         self._check(await then, plus(x, 2 * LENGTH))
         self._check(await first, plus(x, LENGTH))
 
+    async def _prepare(self, add: float, limit_s: float | None) -> None:
+        x, length = X + np.float32(add), self._world.chance.choice((1, 60))
+        model = await self._device.prepare(chain(length, SIZE), timeout=limit_s)
+        self._check(await model.run([x]), plus(x, length))
+
     async def _burst(self, add: float, limit_s: float | None) -> None:
         x = X + np.float32(add)
         async with self._model.burst(spins=self._world.chance.random() < 0.5) as burst:
@@ -116,6 +124,30 @@ async def remote(world: World) -> list[str]:
         return await _used(world, devices, stack)
 
 
+async def supervised(world: World) -> list[str]:
+    """Use a driver that dies and comes back, as a client that is supervised."""
+    async with AsyncExitStack() as stack:
+        hal = await stack.enter_async_context(ReferenceDevice(_settings(world)))
+        path, servers = private_address(), AsyncExitStack()
+        await servers.enter_async_context(Server(hal, path))
+        patience = Supervision(first_delay=0.001, max_delay=0.01, wait=5.0)
+        client = connect(path, supervised=patience)
+        device = await stack.enter_async_context(client)
+
+        async def restart() -> None:
+            for _ in range(world.chance.randint(1, 3)):
+                await asyncio.sleep(world.chance.random() * 0.01)
+                await servers.aclose()
+                await asyncio.sleep(world.chance.random() * 0.005)
+                await servers.enter_async_context(Server(hal, path))
+
+        restarting = asyncio.ensure_future(restart())
+        faults = await _used(world, [device], stack, may_fail=True)
+        await restarting
+        await servers.aclose()
+        return faults
+
+
 def _settings(world: World) -> DeviceSettings:
     return DeviceSettings(
         inline_below_us=world.chance.choice((0, 1e9)),
@@ -125,14 +157,20 @@ def _settings(world: World) -> DeviceSettings:
 
 
 async def _used(
-    world: World, devices: list[Device], stack: AsyncExitStack
+    world: World,
+    devices: list[Device],
+    stack: AsyncExitStack,
+    *,
+    may_fail: bool = False,
 ) -> list[str]:
     chance, faults = world.chance, list[str]()
     users: list[User] = []
     for device in devices:
         model = await device.prepare(chain(LENGTH, SIZE))
         count = chance.randint(1, 3)
-        users += [User(world, model, faults) for _ in range(count)]
+        users += [User(world, device, model, faults) for _ in range(count)]
+    for user in users:
+        user.may_fail = may_fail
     tasks = [asyncio.ensure_future(user.use()) for user in users]
     if chance.random() < 0.3:
         await asyncio.sleep(chance.random() * 0.01)

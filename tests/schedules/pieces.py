@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from functools import partial
+from typing import Any
 
 from asyncnn.fences.core import Gate
 from asyncnn.fences.fence import FenceSource, SyncFence
@@ -10,6 +11,7 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Client, Pause, Policy, Scheduler, Work
 from asyncnn.qos.work import JobState
+from tests.schedules.native import DONE, SteppingPort
 from tests.schedules.world import World
 
 NONE, MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
@@ -18,8 +20,11 @@ POLICY = Policy(starvation_limit_ns=10**12)
 """Nothing starves, so that an order of priorities holds without exception."""
 
 LONGEST_STEP_NS = 2_000_000
-MOST_TURNS_LATE = 1
-"""In which of the loop's turns after its deadline work ends that has not begun."""
+MOST_TURNS_LATE = 8
+"""Turns of the loop after its deadline in which work ends that has not begun.
+
+It is one, but for a lane that is stopped with what it has found to be late.
+"""
 
 
 class Piece(Work):
@@ -38,6 +43,7 @@ class Piece(Work):
         self.steps = [chance.randrange(1, LONGEST_STEP_NS) for _ in range(count)]
         self.should_inline = chance.random() < 0.1
         self.raises = chance.random() < 0.05
+        self.goes_native = chance.random() < 0.5
         if chance.random() < 0.3:
             self.decision = threading.Lock()
         self.aborted = NONE
@@ -47,8 +53,27 @@ class Piece(Work):
         self.faults: list[str] = []
         pieces.append(self)
 
+    def offer(self, idle: list[Any]) -> bool:
+        """Have a native lane take the steps, as a rule."""
+        if self.world.chance.random() < 0.1:
+            return False
+        lane = idle.pop()
+        lane.work = self
+        lane.thread.give(lane, self)
+        return True
+
+    def come_back(self, outcome: Any, *_: int) -> bool:
+        """Tell whether it has come to its end on a native lane."""
+        return bool(outcome == DONE)
+
     def advance(self, pause: Pause) -> bool:
         """Take steps until the end, or to a pause."""
+        if self.raises:
+            raise ValueError("as it is meant to")
+        return self.take_steps(pause)
+
+    def take_steps(self, pause: Pause) -> bool:
+        """Take them on any lane."""
         if self.is_running:
             self.faults.append("is run twice at a time")
         if self.ends and not self.is_left:
@@ -67,15 +92,9 @@ class Piece(Work):
             if self.deadline_ns is not None and self.world.now_ns >= self.deadline_ns:
                 self.aborted = MISSED
                 break
-            if self.raises:
-                raise ValueError("as it is meant to")
             if self.ends and not self.is_left:
                 self.faults.append("goes on after its end")
-            step_ns = self.steps.pop()
-            if self.world.running is None:  # on the loop
-                self.world.now_ns += step_ns
-            else:
-                self.world.spend(step_ns)
+            self.world.spend(self.steps.pop())
             if self.steps and pause.requested:
                 return False
         if self.decision is not None and self.aborted is NONE:
@@ -109,8 +128,9 @@ class Piece(Work):
         return self.aborted
 
     def note_due(self) -> None:
-        """Note that its deadline has passed, in this turn of the loop."""
-        self.due_turn = self.world.turns
+        """Note that its deadline has passed while it waits, in this turn."""
+        if self.state is JobState.WAITING:  # else a lane is about to report it
+            self.due_turn = self.world.turns
 
 
 async def scheduler(world: World) -> list[str]:
@@ -123,6 +143,7 @@ async def scheduler(world: World) -> list[str]:
         lanes=chance.randint(1, 3),
         policy=POLICY,
         stuck_after_s=chance.choice((0.0, 30.0)),
+        make_port=chance.choice((None, partial(SteppingPort, world))),
     )
     accepted: list[Piece] = []
     loop = asyncio.get_running_loop()

@@ -23,6 +23,7 @@ SCENARIOS: dict[str, tuple[Scenario, int]] = {
     "fences": (pieces.fences, 5),
     "here": (devices.here, 2),
     "remote": (devices.remote, 1),
+    "supervised": (devices.supervised, 1),
 }
 """By name, with how many parts of all schedules it has."""
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 _real_start = threading.Thread.start
-_real_ns = time.monotonic_ns
+_real_ns, _real_sleep = time.monotonic_ns, time.sleep
 
 MOST_TURNS = 30_000
 _LOOK_NS = 60
@@ -72,14 +72,16 @@ class World:
             World.current = None
 
     def look(self) -> int:
-        """Return the time, which passes meanwhile."""
+        """Return the time, which passes meanwhile; another thread may go on."""
         self.now_ns += _LOOK_NS
+        self.switch()
         return self.now_ns
 
     def spend(self, ns: int) -> None:
-        """Let time pass, and others go on; on any thread but the loop's."""
+        """Let time pass, and others go on where it is not the loop's thread."""
         self.now_ns += ns
-        self._pause()
+        if self.running is not None:
+            self._pause()
 
     def start(self, thread: threading.Thread) -> None:
         """Do what `threading.Thread.start` does, for a thread that waits to be let."""
@@ -235,10 +237,19 @@ def _now_ns() -> int:
     return _real_ns() if world is None else world.look()
 
 
+def _sleep(seconds: float) -> None:
+    world = World.current
+    if world is None:
+        _real_sleep(seconds)
+    else:
+        world.spend(round(seconds * 1e9))
+
+
 def install() -> None:
     """Have asyncnn's modules, which are imported from now on, live in worlds."""
     assert not any(name.startswith("asyncnn.") for name in sys.modules)
     threading.Thread.start = _start  # type: ignore[method-assign]
+    time.sleep = _sleep
     for name in ("monotonic", "perf_counter", "thread_time"):
         setattr(time, f"{name}_ns", _now_ns)
         setattr(time, name, lambda: _now_ns() / 1e9)
