@@ -148,13 +148,17 @@ def _print(report: "StressReport") -> None:
         table.add_row(*names, *numbers)
     out.print(table)
     for growth in report.growth:
-        out.print(growth_text(growth), highlight=False)
+        out.print(growth_text(growth), highlight=False, soft_wrap=True)
     for row in report.rows:
         if row.reason:
             where = f"{row.case}, {row.device}, {row.transport}"
-            out.print(f"{row.outcome}: {where}: {row.reason}", highlight=False)
+            out.print(
+                f"{row.outcome}: {where}: {row.reason}", highlight=False, soft_wrap=True
+            )
         if row.folder:
-            out.print(f"  {row.folder} has what repeats it", highlight=False)
+            out.print(
+                f"  {row.folder} has what repeats it", highlight=False, soft_wrap=True
+            )
     outcomes = [row.outcome for row in report.rows]
     counts = [f"{outcomes.count(each)} {each}" for each in OUTCOMES if each in outcomes]
-    out.print(", ".join(counts) or "nothing was tried", highlight=False)
+    out.print(", ".join(counts) or "nothing was tried", highlight=False, soft_wrap=True)

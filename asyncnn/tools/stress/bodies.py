@@ -52,7 +52,7 @@ _CALLBACKS = 0.2
 """Share of runs that are executions by the HAL's own call."""
 
 _WINDOW_S = 0.5
-_SLOWEST = 4.0
+_SLOWEST = 10.0
 """Times the clients that each may be slower beside the others."""
 
 

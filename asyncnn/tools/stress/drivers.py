@@ -5,9 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,9 +18,8 @@ from asyncnn.service.process import can_connect, private_address
 from asyncnn.tools.stress.place import Order
 
 _STRESSED = "asyncnn.tools.stress.stressed"
-_START_S = 120.0
 _LOOK_S = 0.02
-_TASKS_S, _STACKS_S = 0.5, 3.0
+_STACKS_S = 3.0
 """Seconds in which a process that hangs writes its stacks."""
 
 Process = subprocess.Popen[bytes]
@@ -94,19 +92,16 @@ def is_served(process: Process, path: str) -> bool:
     return can_connect(path)
 
 
-def take_stacks(process: Process, tasks: bool) -> None:
-    """Have a process that hangs write its stacks to its log, which ends it."""
-    if process.poll() is not None:
-        return
-    if tasks:
-        process.send_signal(signal.SIGUSR1)
-        time.sleep(_TASKS_S)
-    process.send_signal(signal.SIGABRT)
-    try:
-        process.wait(_STACKS_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def take_stacks(process: Process, *asking: signal.Signals) -> None:
+    """Have a process that hangs write its stacks to its log, which ends it.
+
+    Signals are tried until one has ended it.
+    """
+    for each in (*asking, signal.SIGABRT, signal.SIGKILL):
+        if process.poll() is None:
+            process.send_signal(each)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STACKS_S)
 
 
 def facts_of(process: Process) -> str:

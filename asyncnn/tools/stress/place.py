@@ -26,8 +26,8 @@ from asyncnn.tools.samples import Sample, Tolerance, compare
 PATHS: tuple[AnyPath, ...] = ("async", "sync", "fenced", "burst")
 
 _BEATS_S = 0.2
-_TOLERANCE = Tolerance(lsb=2, rtol=1e-3, atol=1e-3, scales_atol=True)
-"""A result of another run, or of memory that is not its own, is farther off."""
+_TOLERANCE = Tolerance(lsb=16, rtol=1e-3, atol=1e-3, scales_atol=True)
+"""Engines round otherwise in each layer; what another run gives is farther off."""
 
 
 class FaultError(Exception):

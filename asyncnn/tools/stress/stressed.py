@@ -2,10 +2,11 @@
 
 It does what an `Order` says, writes a line of JSON, a `Beat`, now and then when
 something was verified, and dies with the process that started it. SIGUSR1 has it write
-the stacks of its tasks to standard error, SIGABRT those of its threads.
+the stacks of its tasks and threads to standard error, and end.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ import threading
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import FrameType
 
 import msgspec
 
@@ -31,15 +33,13 @@ FAILED = 1
 """What a process ends with whose body found a fault."""
 
 
-def _write_tasks() -> None:
-    for task in asyncio.all_tasks():
-        task.print_stack(file=sys.stderr)
-
-
-async def _run(order: Order, place: Place) -> None:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _write_tasks)
-    body: Body = imported(order.body)
-    await body(place)
+def _end_with_stacks(number: int, frame: FrameType | None) -> None:
+    """Write the stacks of all tasks, and die, so that those of threads are written."""
+    for each in gc.get_objects():  # the loops of other threads have some as well
+        if isinstance(each, asyncio.Task):
+            each.print_stack(file=sys.stderr)
+    sys.stderr.flush()
+    os.abort()
 
 
 def _die_with_parent() -> None:
@@ -71,9 +71,11 @@ def main(text: str) -> int:
     os.write(output, b"{}\n")
     span = msgspec.json.decode(os.read(sys.stdin.fileno(), 4096), type=Span)
     place = Place(order, span, output)
+    signal.signal(signal.SIGUSR1, _end_with_stacks)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
-        asyncio.run(_run(order, place))
+        body: Body = imported(order.body)
+        asyncio.run(body(place))
         place.tell()
     except NotApplicableError as reason:
         place.tell(str(reason), is_skipped=True)

@@ -38,10 +38,12 @@ from asyncnn.tools.stress.stress_report import (
 )
 
 DEFAULT_PATIENCE_S = 60.0
-"""Seconds without anything verified after which a process hangs."""
+"""Seconds without anything verified, after something was, in which none passes."""
 
 _LOOK_S = 0.02
 _START_S = 120.0
+"""Seconds until something was verified, or a driver serves."""
+
 _STOP_S = 20.0
 _LEFT_S = 10.0
 _LIFE_S = 1.5
@@ -212,7 +214,9 @@ class _Watchdog:
             client.kill_at = 0.0
             process.send_signal(signal.SIGKILL)
             self.kills += 1
-        elif now > client.seen + self._trial.patience_s:
+        elif now > client.seen + (
+            self._trial.patience_s if client.beat.counts else _START_S
+        ):
             self._hangs(client, process)
 
     def _ended(self, client: _Client, status: int) -> None:
@@ -240,13 +244,12 @@ class _Watchdog:
         if self._driver is not None:
             facts.append(facts_of(self._driver))
         (self._trial.folder / "facts.txt").write_text("\n".join(facts))
-        take_stacks(process, tasks=True)
+        take_stacks(process, signal.SIGUSR1)
         if self._driver is not None:
-            take_stacks(self._driver, tasks=False)
+            take_stacks(self._driver)
+        passed = time.monotonic() - client.seen
         raise FindingError(
-            HANG,
-            f"client {client.number} has verified nothing for "
-            f"{self._trial.patience_s:g} s",
+            HANG, f"client {client.number} has verified nothing for {passed:.0f} s"
         )
 
     def _start_driver(self) -> None:
@@ -286,7 +289,7 @@ class _Watchdog:
         latest = time.monotonic() + _STOP_S
         while self._driver.poll() is None:
             if time.monotonic() > latest:
-                take_stacks(self._driver, tasks=False)
+                take_stacks(self._driver)
                 raise FindingError(HANG, f"the driver does not end in {_STOP_S:g} s")
             time.sleep(_LOOK_S)
         if self._driver.returncode:
