@@ -1,6 +1,6 @@
 """``asyncnn stress``: cases that try to break devices and drivers, and a soak."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,14 +8,10 @@ import typer
 
 from asyncnn.cli import options
 from asyncnn.cli.ending import Interruption
-from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
     from asyncnn.tools.stress import Stress, StressReport
-    from asyncnn.tools.stress.stress_cases import Case
-
-_ALL = "all"
 
 
 class StressOptions(options.CommandOptions, frozen=True, kw_only=True):
@@ -86,13 +82,14 @@ def _wanted(asked: StressOptions) -> "Stress":
     from asyncnn.runtime.framework.device_registry import opener_of
     from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
     from asyncnn.tools.stress import Stress
+    from asyncnn.tools.stress.stress_cases import chosen_cases
 
     devices = [name.strip() for name in (asked.device or "").split(",") if name.strip()]
     devices = devices or [default_device_name(exact=True)]
     for name in devices:
         opener_of(name)
     return Stress(
-        cases=_cases(asked.names),
+        cases=chosen_cases(asked.names),
         devices=devices,
         transports=options.chosen("transport", asked.transport, (IN_PROCESS, REMOTE)),
         minutes=asked.minutes,
@@ -101,22 +98,6 @@ def _wanted(asked: StressOptions) -> "Stress":
         folder=asked.folder,
         patience_s=asked.patience,
     )
-
-
-def _cases(names: str) -> "Sequence[Case]":
-    """Return the cases of an argument.
-
-    :raises InvalidArgumentError: if there is none of a name.
-    """
-    from asyncnn.tools.stress.stress_cases import CASES, SOAK
-
-    if names == _ALL:
-        return [*CASES.values()]
-    known = {**CASES, SOAK.name: SOAK}
-    found = options.chosen("case", names, [*known, _ALL])
-    if _ALL in found:
-        raise InvalidArgumentError(f"{_ALL} is no case beside others")
-    return [known[name] for name in found]
 
 
 def _progress() -> "Callable[[int, int, str], None]":

@@ -20,11 +20,11 @@ import msgspec
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.stress.soak import soak
-from asyncnn.tools.stress.stress_cases import CASES, SOAK, Case
+from asyncnn.tools.stress.stress_cases import CASES, SOAK, StressCase
 from asyncnn.tools.stress.stress_report import FORMAT, Growth, StressReport, StressRow
-from asyncnn.tools.stress.watchdog import DEFAULT_PATIENCE_S, Trial, try_case
+from asyncnn.tools.stress.watchdog import DEFAULT_PATIENCE_S, StressTrial, try_case
 
-__all__ = ("CASES", "SOAK", "Case", "Stress", "StressReport", "run_stress")
+__all__ = ("CASES", "SOAK", "Stress", "StressCase", "StressReport", "run_stress")
 
 _LIBRARIES = ("ai-edge-litert", "onnxruntime")
 
@@ -39,7 +39,7 @@ class Stress(msgspec.Struct, frozen=True, kw_only=True):
     default a temporary one.
     """
 
-    cases: Sequence[Case]
+    cases: Sequence[StressCase]
     devices: Sequence[str]
     transports: Sequence[str] = (IN_PROCESS, REMOTE)
     minutes: float = 1.0
@@ -100,7 +100,7 @@ def run_stress(
     return report()
 
 
-def _tried(trial: Trial) -> tuple[StressRow, Sequence[Growth]]:
+def _tried(trial: StressTrial) -> tuple[StressRow, Sequence[Growth]]:
     is_kept = False
     try:
         row, growth = soak(trial) if trial.case is SOAK else (try_case(trial), [])
@@ -111,13 +111,15 @@ def _tried(trial: Trial) -> tuple[StressRow, Sequence[Growth]]:
             shutil.rmtree(trial.folder, ignore_errors=True)
 
 
-def _trial(stress: Stress, ways: int, case: Case, device: str, transport: str) -> Trial:
+def _trial(
+    stress: Stress, ways: int, case: StressCase, device: str, transport: str
+) -> StressTrial:
     name = f"stress-{case.name}-{device.replace(':', '-')}-{transport}-"
     minutes = stress.minutes / ways
     command = ["asyncnn", "stress", case.name, "--device", device]
     command += ["--transport", transport, "--minutes", f"{minutes:.3g}"]
     command += ["--width", str(stress.width), "--seed", str(stress.seed)]
-    return Trial(
+    return StressTrial(
         case=case,
         device=device,
         transport=transport,

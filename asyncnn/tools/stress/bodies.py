@@ -32,7 +32,7 @@ from asyncnn.tools.stress.place import (
     PATHS,
     FaultError,
     NotApplicableError,
-    Place,
+    StressPlace,
     Subject,
     run_by_callback,
 )
@@ -80,7 +80,7 @@ class Ready(NamedTuple):
 
 
 async def prepare(
-    place: Place, device: asyncnn.Device, subject: Subject
+    place: StressPlace, device: asyncnn.Device, subject: Subject
 ) -> asyncnn.PreparedModel:
     """Prepare a model in one of the ways that there are."""
     return await device.prepare(
@@ -90,7 +90,7 @@ async def prepare(
     )
 
 
-async def run_some(place: Place, ready: Ready) -> None:
+async def run_some(place: StressPlace, ready: Ready) -> None:
     """Run a model a few times on one path, and look at all outputs."""
     path = place.rng.choice(PATHS)
     subject, model = ready
@@ -113,7 +113,7 @@ async def run_some(place: Place, ready: Ready) -> None:
             place.done(path)
 
 
-async def mixed(place: Place) -> None:
+async def mixed(place: StressPlace) -> None:
     """Run all models on all paths, several at once."""
 
     async def stream() -> None:
@@ -128,7 +128,7 @@ async def mixed(place: Place) -> None:
                 tasks.create_task(stream())
 
 
-async def threads(place: Place) -> None:
+async def threads(place: StressPlace) -> None:
     """Do so in threads of one process, each with a loop and a device of its own."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(place.order.width) as pool:
@@ -139,7 +139,7 @@ async def threads(place: Place) -> None:
         await asyncio.gather(*calls)
 
 
-async def loading(place: Place) -> None:
+async def loading(place: StressPlace) -> None:
     """Load files that others load and replace, prepare and run their models."""
     chosen = await subjects()
     while not place.is_over:
@@ -154,7 +154,7 @@ async def loading(place: Place) -> None:
                 place.done("loaded")
 
 
-async def mapping(place: Place) -> None:
+async def mapping(place: StressPlace) -> None:
     """Map files, have them replaced or removed, and run what was mapped."""
     subject = await subject_of(_MAPPED())
     async with place.opened() as device:
@@ -174,7 +174,7 @@ async def mapping(place: Place) -> None:
             place.done("mapped")
 
 
-async def random_graphs(place: Place) -> None:
+async def random_graphs(place: StressPlace) -> None:
     """Draw graphs, and compare each with the reference kernels."""
     try:
         from asyncnn.tools.conformance.random_graphs import search
@@ -194,7 +194,7 @@ async def random_graphs(place: Place) -> None:
         place.done("graphs", tried.graphs)
 
 
-async def degradation(place: Place) -> None:
+async def degradation(place: StressPlace) -> None:
     """Time runs of one client, by turns alone and beside all others."""
     subject = await subject_of(_MODELS[2]())
     times: tuple[list[float], list[float]] = ([], [])
@@ -215,7 +215,7 @@ async def degradation(place: Place) -> None:
         _judge_degradation(place, times)
 
 
-def _judge_degradation(place: Place, times: Sequence[Sequence[float]]) -> None:
+def _judge_degradation(place: StressPlace, times: Sequence[Sequence[float]]) -> None:
     alone, together = map(median, times)
     place.figures = {
         "alone_us": [alone, percentile(times[0], 0.99)],
@@ -230,7 +230,7 @@ def _judge_degradation(place: Place, times: Sequence[Sequence[float]]) -> None:
         )
 
 
-async def caching(place: Place) -> None:
+async def caching(place: StressPlace) -> None:
     """Prepare from a cache that others use, and damage some of its files."""
     chosen = await subjects()
     folder = place.folder / "cache"
@@ -246,7 +246,7 @@ async def caching(place: Place) -> None:
             _damage(place, folder)
 
 
-def _damage(place: Place, folder: Path) -> None:
+def _damage(place: StressPlace, folder: Path) -> None:
     files = sorted(folder.iterdir()) if folder.exists() else []
     if not files:
         return
@@ -266,7 +266,7 @@ def _damage(place: Place, folder: Path) -> None:
     place.done("damaged")
 
 
-async def bursts(place: Place) -> None:
+async def bursts(place: StressPlace) -> None:
     """Open bursts, run several requests at once on each, cancel some."""
     chosen = await subjects()
 

@@ -15,7 +15,7 @@ import msgspec
 from asyncnn.devices.own_devices import own_device
 from asyncnn.hal.errors import NoDriverError
 from asyncnn.service.process import can_connect, private_address
-from asyncnn.tools.stress.place import Order
+from asyncnn.tools.stress.place import StressOrder
 
 _STRESSED = "asyncnn.tools.stress.stressed"
 _LOOK_S = 0.02
@@ -33,7 +33,7 @@ def start_driver(name: str, path: str, log: IO[bytes] | None = None) -> Process:
     return start(["-m", "asyncnn.service.start", *arguments], log)
 
 
-def start_client(order: Order, log: IO[bytes]) -> Process:
+def start_client(order: StressOrder, log: IO[bytes]) -> Process:
     """Start a process that does what an order says, and tells on its output."""
     text = msgspec.json.encode(order).decode()
     process = start(["-m", _STRESSED, text], log, stdout=subprocess.PIPE)

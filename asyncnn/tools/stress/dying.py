@@ -29,7 +29,7 @@ from asyncnn.tools.stress.place import (
     PATHS,
     FaultError,
     NotApplicableError,
-    Place,
+    StressPlace,
     Subject,
     all_of,
 )
@@ -45,7 +45,7 @@ _REPLACED = "accelerated"
 """Stands for a framework where that is to have a driver of its own."""
 
 
-async def leaving(place: Place) -> None:
+async def leaving(place: StressPlace) -> None:
     """Have runs pending, and leave without waiting for them, in several ways."""
     if place.order.number == 0:
         await mixed(place)
@@ -76,7 +76,7 @@ async def leaving(place: Place) -> None:
         place.done(way)
 
 
-async def cancels(place: Place) -> None:
+async def cancels(place: StressPlace) -> None:
     """Cancel runs, or have them miss deadlines, at any moment and on each path."""
     subject = await subject_of(_LONG())
     async with place.opened() as device:
@@ -95,7 +95,7 @@ async def cancels(place: Place) -> None:
             subject.check(0, await model.run(subject.samples[0][0]), "after cancels")
 
 
-async def _cut(place: Place, ready: Ready, path: str, after_s: float) -> None:
+async def _cut(place: StressPlace, ready: Ready, path: str, after_s: float) -> None:
     """Run once, and cut that after some time; look at outputs if they are there."""
     subject, model = ready
     number = place.rng.randrange(len(subject.samples))
@@ -131,7 +131,7 @@ async def _none_runs_on(device: asyncnn.Device) -> None:
         await asyncio.sleep(0.01)
 
 
-async def fences(place: Place) -> None:
+async def fences(place: StressPlace) -> None:
     """Chain runs by fences, and cancel links of some chains."""
     named = tiny_addition()
     rng = np.random.default_rng(place.rng.randrange(2**32))
@@ -177,7 +177,7 @@ def _running_sum() -> asyncnn.NamedModel:
     return builder.build()
 
 
-async def sessions(place: Place) -> None:
+async def sessions(place: StressPlace) -> None:
     """Step through sessions, copy and reset them, and look at their state."""
     named = _running_sum()
     rng = np.random.default_rng(place.rng.randrange(2**32))
@@ -190,7 +190,7 @@ async def sessions(place: Place) -> None:
 
 
 async def _step(
-    place: Place, session: asyncnn.Session, rng: np.random.Generator
+    place: StressPlace, session: asyncnn.Session, rng: np.random.Generator
 ) -> None:
     total = np.zeros(4, np.float32)
     for _ in range(place.rng.randrange(1, 40)):
@@ -214,7 +214,7 @@ async def _step(
 
 @asynccontextmanager
 async def _mortal(
-    place: Place,
+    place: StressPlace,
 ) -> AsyncIterator[tuple[asyncnn.Device, Callable[[], Awaitable[object]]]]:
     """Open a device that is one part of a framework, and yield how to end it."""
     name = place.order.device.partition(":")[0]
@@ -236,7 +236,7 @@ async def _mortal(
             yield device, end
 
 
-async def partitions(place: Place) -> None:
+async def partitions(place: StressPlace) -> None:
     """Divide models among devices one of which dies; the CPU computes instead."""
     subject = await subject_of(long_model(24, 3))
     while not place.is_over:
@@ -258,7 +258,7 @@ async def partitions(place: Place) -> None:
             place.done("devices that died")
 
 
-async def _run_many(place: Place, ready: Ready) -> None:
+async def _run_many(place: StressPlace, ready: Ready) -> None:
     subject, model = ready
     for _ in range(place.rng.randrange(1, 20)):
         number = place.rng.randrange(len(subject.samples))
@@ -268,7 +268,7 @@ async def _run_many(place: Place, ready: Ready) -> None:
         place.done("runs")
 
 
-async def restarts(place: Place) -> None:
+async def restarts(place: StressPlace) -> None:
     """Kill the driver of a supervised device, again and again, while models run."""
     name = place.order.device.partition(":")[0]
     is_framework = name == FRAMEWORK
@@ -284,7 +284,9 @@ async def restarts(place: Place) -> None:
             await _storm(place, device, chosen)
 
 
-async def _storm(place: Place, device: asyncnn.Device, chosen: list[Subject]) -> None:
+async def _storm(
+    place: StressPlace, device: asyncnn.Device, chosen: list[Subject]
+) -> None:
     ready = [Ready(each, await prepare(place, device, each)) for each in chosen]
 
     async def stream() -> None:
@@ -310,7 +312,7 @@ async def _storm(place: Place, device: asyncnn.Device, chosen: list[Subject]) ->
         await _recovered(place, each)
 
 
-async def _recovered(place: Place, ready: Ready) -> None:
+async def _recovered(place: StressPlace, ready: Ready) -> None:
     latest = time.monotonic() + _RECOVERY_S
     while True:
         try:

@@ -38,12 +38,12 @@ class NotApplicableError(Exception):
     """A case has no meaning for a device."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class StressOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What a process is to do.
 
-    ``body`` is a coroutine function of a `Place`, as ``module:name``. The ``device`` is
-    opened here unless a driver serves ``socket``. Process ``number`` of ``width`` draws
-    from ``seed``. ``folder`` belongs to all of them.
+    ``body`` is a coroutine function of a `StressPlace`, as ``module:name``. The
+    ``device`` is opened here unless a driver serves ``socket``. Process ``number`` of
+    ``width`` draws from ``seed``. ``folder`` belongs to all of them.
     """
 
     body: str
@@ -57,7 +57,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
 
 
-class Span(msgspec.Struct, frozen=True):
+class StressSpan(msgspec.Struct, frozen=True):
     """Between which seconds of the monotonic clock, which all share, a case goes on."""
 
     begin: float
@@ -93,13 +93,13 @@ class Subject(NamedTuple):
                 )
 
 
-Body: TypeAlias = Callable[["Place"], Coroutine[Any, Any, None]]
+Body: TypeAlias = Callable[["StressPlace"], Coroutine[Any, Any, None]]
 
 
-class Place:
+class StressPlace:
     """What a body knows of its process, and by what it tells how far it is."""
 
-    def __init__(self, order: Order, span: Span, output: int) -> None:
+    def __init__(self, order: StressOrder, span: StressSpan, output: int) -> None:
         """Tell to the descriptor ``output``."""
         self.order = order
         self.span = span
@@ -145,7 +145,7 @@ class Place:
         os.write(self.output, msgspec.json.encode(beat) + b"\n")
 
 
-class Once(IExecutionCallback):
+class CountedCallback(IExecutionCallback):
     """A callback that is awaited, and counts its notifications."""
 
     def __init__(self) -> None:
@@ -180,14 +180,14 @@ class Once(IExecutionCallback):
 
 async def run_by_callback(
     prepared: asyncnn.PreparedModel, inputs: Sample
-) -> tuple[ErrorStatus, dict[str, Array], Once]:
+) -> tuple[ErrorStatus, dict[str, Array], CountedCallback]:
     """Execute by the HAL's call with a callback, which is notified once."""
     build = RequestBuilder(prepared.inputs, prepared.outputs)
     outputs = {
         info.name: np.zeros(info.dimensions, info.dtype) for info in prepared.outputs
     }
     request = build([inputs[i.name] for i in prepared.inputs], [*outputs.values()])
-    callback = Once()
+    callback = CountedCallback()
     prepared.hal.execute_1_3(request, MeasureTiming.NO, None, None, callback)
     return await callback.ended(), outputs, callback
 

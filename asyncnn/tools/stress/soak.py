@@ -18,9 +18,9 @@ from asyncnn.tools.bench.rounds import percentile
 from asyncnn.tools.other_runtimes import LiteRt
 from asyncnn.tools.samples import random_sample
 from asyncnn.tools.stress import bodies, dying
-from asyncnn.tools.stress.place import Body, Place
+from asyncnn.tools.stress.place import Body, StressPlace
 from asyncnn.tools.stress.stress_report import FAILURE, Growth, StressRow, growth_text
-from asyncnn.tools.stress.watchdog import Trial, descriptors_of, try_case
+from asyncnn.tools.stress.watchdog import StressTrial, descriptors_of, try_case
 
 _OTHERS: tuple[Body, ...] = (
     bodies.mixed,
@@ -48,7 +48,7 @@ _SLOWER = 0.1
 _SHM = Path("/dev/shm")
 
 
-async def soaking(place: Place) -> None:
+async def soaking(place: StressPlace) -> None:
     """Be the client that stays and measures, or one that dies."""
     if place.order.number:
         await place.rng.choice(_OTHERS)(place)
@@ -75,7 +75,7 @@ async def _compared(
 
 
 async def _window(
-    place: Place,
+    place: StressPlace,
     device: asyncnn.Device,
     run: Callable[[], Awaitable[object]],
     bare: Callable[[], object],
@@ -99,10 +99,10 @@ async def _window(
     place.figures.setdefault(_MINUTES, []).append(minutes)
 
 
-async def _mixed_turn(place: Place) -> None:
+async def _mixed_turn(place: StressPlace) -> None:
     """Do what some other case does, on a device of its own, for a moment."""
     end = min(place.span.end, time.monotonic() + _TURN_S)
-    turn = Place(place.order, replace(place.span, end=end), place.output)
+    turn = StressPlace(place.order, replace(place.span, end=end), place.output)
     turn.rng = place.rng
     turn.counts = place.counts
     turn.figures = place.figures
@@ -190,7 +190,7 @@ def _most(name: str, unit: str, mean: float, hours: float) -> float:
     return max(_RSS_MB_H, _STEP_MB / hours) if unit == "MB" else _STEP / hours
 
 
-def soak(trial: Trial) -> tuple[StressRow, list[Growth]]:
+def soak(trial: StressTrial) -> tuple[StressRow, list[Growth]]:
     """Soak a device; it fails if something grows beyond noise."""
     gauges = Gauges()
     row = try_case(replace(trial, watch=gauges.watch))

@@ -1,13 +1,34 @@
 """The table of what stress tries. A new case is a row here, and its body."""
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
-_BODIES = "asyncnn.tools.stress.bodies"
-_DYING = "asyncnn.tools.stress.dying"
+from asyncnn.hal.errors import InvalidArgumentError
+
+_TABLE = """
+threads       | bodies:threads       | is_alone       | models on all paths, in threads
+processes     | bodies:mixed         |                | the same in several processes
+early-exit    | dying:leaving        | ends_early     | clients that leave runs pending
+terminations  | bodies:mixed         | kills_clients  | clients that are killed
+loading       | bodies:loading       |                | files that others replace
+mapping       | bodies:mapping       |                | files mapped, then removed
+random-graphs | bodies:random_graphs |                | drawn, beside the kernels
+degradation   | bodies:degradation   |                | times beside others and alone
+caching       | bodies:caching       | kills_clients  | a cache shared and damaged
+bursts        | bodies:bursts        | kills_clients  | opened, cancelled, killed over
+fences        | dying:fences         | kills_clients  | chains, cut and killed over
+sessions      | dying:sessions       | kills_clients  | states, copied and reset
+cancels       | dying:cancels        | is_alone       | at any moment, on each path
+partitions    | dying:partitions     | starts_drivers | devices that die below models
+restarts      | dying:restarts       | starts_drivers | supervised drivers killed
+soak          | soak:soaking         | kills_clients  | mixed for long; none may grow
+"""
+"""A name, a body in this folder, what is true of the case, and what it tries."""
 
 
-class Case(msgspec.Struct, frozen=True):
-    """A case: its ``body`` is a coroutine function of a `Place`, as ``module:name``.
+class StressCase(msgspec.Struct, frozen=True):
+    """A case: its ``body`` is a coroutine function of a place, as ``module:name``.
 
     As many processes as are asked for run it, or one that ``is_alone``. All but the
     first ``ends_early`` at will, or are killed at random moments (``kills_clients``),
@@ -24,96 +45,31 @@ class Case(msgspec.Struct, frozen=True):
     starts_drivers: bool = False
 
 
-_EACH = (
-    Case(
-        "threads",
-        "models on all paths, in threads of one process",
-        f"{_BODIES}:threads",
-        is_alone=True,
-    ),
-    Case("processes", "models on all paths, in several processes", f"{_BODIES}:mixed"),
-    Case(
-        "early-exit",
-        "clients that leave while runs of theirs are pending",
-        f"{_DYING}:leaving",
-        ends_early=True,
-    ),
-    Case(
-        "terminations",
-        "clients that are killed while they run models on all paths",
-        f"{_BODIES}:mixed",
-        kills_clients=True,
-    ),
-    Case(
-        "loading",
-        "files that several processes load, prepare and replace",
-        f"{_BODIES}:loading",
-    ),
-    Case(
-        "mapping",
-        "files that are mapped, and then removed or replaced",
-        f"{_BODIES}:mapping",
-    ),
-    Case(
-        "random-graphs",
-        "graphs that are drawn, beside the reference kernels",
-        f"{_BODIES}:random_graphs",
-    ),
-    Case(
-        "degradation",
-        "how long runs take beside other clients, and alone",
-        f"{_BODIES}:degradation",
-    ),
-    Case(
-        "caching",
-        "prepared models in a cache that is shared, damaged and killed over",
-        f"{_BODIES}:caching",
-        kills_clients=True,
-    ),
-    Case(
-        "bursts",
-        "bursts that are opened, cancelled in, and killed over",
-        f"{_BODIES}:bursts",
-        kills_clients=True,
-    ),
-    Case(
-        "fences",
-        "chains of fenced runs that are cut, or whose client is killed",
-        f"{_DYING}:fences",
-        kills_clients=True,
-    ),
-    Case(
-        "sessions",
-        "sessions on all paths, some of whose clients are killed",
-        f"{_DYING}:sessions",
-        kills_clients=True,
-    ),
-    Case(
-        "cancels",
-        "runs that are cancelled, or miss deadlines, at any moment",
-        f"{_DYING}:cancels",
-        is_alone=True,
-    ),
-    Case(
-        "partitions",
-        "divided models one of whose devices dies",
-        f"{_DYING}:partitions",
-        starts_drivers=True,
-    ),
-    Case(
-        "restarts",
-        "supervised drivers that are killed again and again",
-        f"{_DYING}:restarts",
-        starts_drivers=True,
-    ),
-)
+def _read() -> Iterator[tuple[str, StressCase]]:
+    for line in _TABLE.strip().splitlines():
+        name, body, truths, about = (each.strip() for each in line.split("|"))
+        true = dict.fromkeys(truths.split(), True)
+        yield name, StressCase(name, about, f"{__package__}.{body}", **true)
 
-CASES = {case.name: case for case in _EACH}
+
+CASES = dict(_read())
 """All cases by name, but for the soak."""
 
-SOAK = Case(
-    "soak",
-    "mixed work for long, beside clients that come and die; nothing may grow",
-    "asyncnn.tools.stress.soak:soaking",
-    kills_clients=True,
-)
+ALL = "all"
+SOAK = CASES.pop("soak")
+
+
+def chosen_cases(names: str) -> Sequence[StressCase]:
+    """Return the cases of names with commas, or all of them.
+
+    :raises InvalidArgumentError: if there is none of a name.
+    """
+    if names == ALL:
+        return [*CASES.values()]
+    known = {**CASES, SOAK.name: SOAK}
+    found = [name.strip() for name in names.split(",")]
+    for name in found:
+        if name not in known:
+            hint = f"known: {', '.join(known)}, or {ALL} but the soak"
+            raise InvalidArgumentError(f"there is no case {name!r}", hint=hint)
+    return [known[name] for name in found]

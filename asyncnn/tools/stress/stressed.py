@@ -1,6 +1,6 @@
 """A process under stress, or a driver of it; this module is run by name.
 
-It does what an `Order` says, writes a line of JSON, a `Beat`, now and then when
+It does what an `StressOrder` says, writes a line of JSON, a `Beat`, now and then when
 something was verified, and dies with the process that started it. SIGUSR1 has it write
 the stacks of its tasks and threads to standard error, and end.
 """
@@ -24,7 +24,13 @@ from asyncnn.runtime.framework.device_registry import opener_of
 from asyncnn.service.driver.reporting import level_from_environment
 from asyncnn.service.driver.server import Server
 from asyncnn.service.start import serve_until_stopped
-from asyncnn.tools.stress.place import Body, NotApplicableError, Order, Place, Span
+from asyncnn.tools.stress.place import (
+    Body,
+    NotApplicableError,
+    StressOrder,
+    StressPlace,
+    StressSpan,
+)
 
 SERVE = "--serve"
 """Has the process be a driver of a device by name."""
@@ -65,12 +71,12 @@ def serve(name: str, path: str) -> None:
 
 def main(text: str) -> int:
     """Do what an order says; return the exit status."""
-    order = msgspec.json.decode(text, type=Order)
+    order = msgspec.json.decode(text, type=StressOrder)
     output = os.dup(1)
     os.dup2(2, 1)  # libraries may write there
     os.write(output, b"{}\n")
-    span = msgspec.json.decode(os.read(sys.stdin.fileno(), 4096), type=Span)
-    place = Place(order, span, output)
+    span = msgspec.json.decode(os.read(sys.stdin.fileno(), 4096), type=StressSpan)
+    place = StressPlace(order, span, output)
     signal.signal(signal.SIGUSR1, _end_with_stacks)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:

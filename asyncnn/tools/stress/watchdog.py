@@ -26,8 +26,8 @@ from asyncnn.tools.stress.drivers import (
     start_driver,
     take_stacks,
 )
-from asyncnn.tools.stress.place import Beat, Order, Span
-from asyncnn.tools.stress.stress_cases import Case
+from asyncnn.tools.stress.place import Beat, StressOrder, StressSpan
+from asyncnn.tools.stress.stress_cases import StressCase
 from asyncnn.tools.stress.stress_report import (
     CRASH,
     FAILURE,
@@ -53,10 +53,10 @@ Watch: TypeAlias = Callable[[Mapping[str, int], float], None]
 """Is given processes that stay by their names, and seconds since the case began."""
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class StressTrial(msgspec.Struct, frozen=True, kw_only=True):
     """How a case is tried: on a device by a transport, for how long, by how many."""
 
-    case: Case
+    case: StressCase
     device: str
     transport: str
     seconds: float
@@ -93,7 +93,7 @@ class _Client:
         self.seen = 0.0
         self._rest = b""
 
-    def start(self, order: Order) -> None:
+    def start(self, order: StressOrder) -> None:
         self.process = start_client(order, self.log)
         self.beat, self.kill_at, self.is_killed = Beat(), 0.0, False
         self.is_ready = self._has_gone = False
@@ -110,7 +110,7 @@ class _Client:
             self.beat = msgspec.json.decode(lines[-1], type=Beat)
         return bool(lines)
 
-    def go(self, span: Span) -> None:
+    def go(self, span: StressSpan) -> None:
         """Have the process begin, once."""
         if not self._has_gone:
             self._has_gone = True
@@ -122,13 +122,13 @@ class _Client:
 
 
 class _Watchdog:
-    def __init__(self, trial: Trial, stack: ExitStack) -> None:
+    def __init__(self, trial: StressTrial, stack: ExitStack) -> None:
         self._trial = trial
         self._stack = stack
         self._rng = random.Random(trial.seed)
         self._driver: Process | None = None
         self._socket: str | None = None
-        self._span = Span(time.monotonic(), float("inf"))
+        self._span = StressSpan(time.monotonic(), float("inf"))
         self.counts: Counter[str] = Counter()
         self.figures: dict[str, list[float]] = {}
         self.skipped = ""
@@ -167,7 +167,7 @@ class _Watchdog:
             for client in clients:
                 self._look_at(client)
         now = time.monotonic()
-        self._span = Span(now, now + self._trial.seconds)
+        self._span = StressSpan(now, now + self._trial.seconds)
         for client in clients:
             client.go(self._span)
 
@@ -180,7 +180,7 @@ class _Watchdog:
     def _start(self, client: _Client) -> None:
         trial = self._trial
         client.start(
-            Order(
+            StressOrder(
                 body=trial.case.body,
                 device=trial.device,
                 is_remote=trial.transport == REMOTE,
@@ -324,7 +324,7 @@ def _cause(status: int) -> str:
         return f"signal {-status}"
 
 
-def try_case(trial: Trial) -> StressRow:
+def try_case(trial: StressTrial) -> StressRow:
     """Run a case and return what became of it.
 
     Logs, and what is known of a failure, are in the folder of the trial.
@@ -357,7 +357,7 @@ def try_case(trial: Trial) -> StressRow:
     return row
 
 
-def _note(trial: Trial, row: StressRow) -> None:
+def _note(trial: StressTrial, row: StressRow) -> None:
     """Write beside the logs what repeats a failure, and on what it was found."""
     pattern = Path("/proc/sys/kernel/core_pattern")
     cores = pattern.read_text().strip() if pattern.exists() else "unknown"

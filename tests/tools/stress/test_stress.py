@@ -11,23 +11,23 @@ import pytest
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.pages.drawing import load_page
 from asyncnn.tools.stress.soak import growth_of
-from asyncnn.tools.stress.stress_cases import CASES, SOAK, Case
+from asyncnn.tools.stress.stress_cases import CASES, SOAK, StressCase
 from asyncnn.tools.stress.stress_report import StressReport, StressRow
-from asyncnn.tools.stress.watchdog import Trial, try_case
+from asyncnn.tools.stress.watchdog import StressTrial, try_case
 from tests.cli.conftest import Ran
 from tests.cli.conftest import asyncnn_command as asyncnn_command
 
 _HERE = "tests.tools.stress.misbehaving"
 
 
-def misbehaving(body: str, *, kills_clients: bool = False) -> Case:
-    return Case(body, "", f"{_HERE}:{body}", kills_clients=kills_clients)
+def misbehaving(body: str, *, kills_clients: bool = False) -> StressCase:
+    return StressCase(body, "", f"{_HERE}:{body}", kills_clients=kills_clients)
 
 
-def tried(case: Case, folder: Path, **options: object) -> StressRow:
+def tried(case: StressCase, folder: Path, **options: object) -> StressRow:
     usual = {"device": "reference", "transport": IN_PROCESS, "width": 1, "seed": 1}
     usual |= {"seconds": 60.0, "patience_s": 60.0, "command": "asyncnn stress x"}
-    return try_case(Trial(case=case, folder=folder, **usual | options))  # type: ignore[arg-type]
+    return try_case(StressTrial(case=case, folder=folder, **usual | options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_command_reports_failures_and_exits_with_1(
         (["nothing"], "there is no case 'nothing'"),
         (["threads", "--device", "toaster"], "toaster"),
         (["threads", "--transport", "pigeon"], "there is no transport 'pigeon'"),
-        (["all,threads"], "all is no case beside others"),
+        (["all,threads"], "there is no case 'all'"),
     ],
     ids=str,
 )
@@ -141,7 +141,7 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize("transport", [IN_PROCESS, REMOTE])
 @pytest.mark.parametrize("case", [*CASES.values(), SOAK], ids=lambda case: case.name)
 def test_each_case_finds_nothing_in_a_moment(
-    tmp_path: Path, case: Case, transport: str
+    tmp_path: Path, case: StressCase, transport: str
 ) -> None:
     row = tried(case, tmp_path, transport=transport, seconds=0.1, width=2)
     assert row.outcome == "SUCCESS", row.reason
