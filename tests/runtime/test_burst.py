@@ -26,27 +26,12 @@ from asyncnn.qos import Policy
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Server
-from tests.devices.conftest import REGIONS, regions_of
 from tests.held import Held
 from tests.networks import AT_ONCE, FOREVER, addition, chain, counting_up
+from tests.places import PLACES, REGIONS, device_at
 from tests.waits import until
 
-
-@pytest.fixture(params=["inprocess", "remote", *REGIONS])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    async with AsyncExitStack() as stack:
-        kind = ReferenceDevice
-        if request.param in REGIONS:
-            kind = stack.enter_context(regions_of(request.param))
-        hal = await stack.enter_async_context(kind())
-        if request.param != "remote":
-            yield Device(request.param, hal)
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(hal, path), RemoteDevice(path) as remote:
-            yield Device("remote", remote)
+device = device_at(*PLACES, *REGIONS)
 
 
 @pytest.fixture
