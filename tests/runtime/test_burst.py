@@ -29,7 +29,7 @@ from asyncnn.service import RemoteDevice, Server
 from tests.held import Held
 from tests.networks import AT_ONCE, FOREVER, addition, chain, counting_up
 from tests.places import PLACES, REGIONS, device_at
-from tests.waits import until
+from tests.waits import cancelled, until
 
 device = device_at(*PLACES, *REGIONS)
 
@@ -145,9 +145,7 @@ async def test_cancelling_a_run_stops_it_and_the_burst_goes_on(device: Device) -
             burst.input()[:] = FOREVER
             task = asyncio.ensure_future(burst.run_in_place())
             await asyncio.sleep(0.002)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled(task)
         assert (await burst.run(AT_ONCE - 5))["z"] == 0
 
 
@@ -238,9 +236,7 @@ class TestAfterACancelledRun:
                     holding.enter_context(held.holding())
                     running = asyncio.ensure_future(burst.run([ramp(1)]))
                     await asyncio.to_thread(held.wait_reached)
-                    running.cancel()
-                    with pytest.raises(asyncio.CancelledError):
-                        await running
+                    await cancelled(running)
                     yield burst, holding
 
     async def test_the_next_one_waits_until_it_uses_the_arrays_no_more(
