@@ -1,7 +1,9 @@
 """Schedules of a device and its users: here, and behind a driver's socket."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from typing import Any
 
 import numpy as np
 
@@ -141,9 +143,7 @@ async def supervised(world: World) -> list[str]:
                 await asyncio.sleep(world.chance.random() * 0.005)
                 await servers.enter_async_context(Server(hal, path))
 
-        restarting = asyncio.ensure_future(restart())
-        faults = await _used(world, [device], stack, may_fail=True)
-        await restarting
+        faults = await _used(world, [device], stack, restart)
         await servers.aclose()
         return faults
 
@@ -160,8 +160,7 @@ async def _used(
     world: World,
     devices: list[Device],
     stack: AsyncExitStack,
-    *,
-    may_fail: bool = False,
+    meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> list[str]:
     chance, faults = world.chance, list[str]()
     users: list[User] = []
@@ -169,9 +168,11 @@ async def _used(
         model = await device.prepare(chain(LENGTH, SIZE))
         count = chance.randint(1, 3)
         users += [User(world, device, model, faults) for _ in range(count)]
-    for user in users:
-        user.may_fail = may_fail
     tasks = [asyncio.ensure_future(user.use()) for user in users]
+    if meanwhile is not None:
+        tasks.append(asyncio.ensure_future(meanwhile()))
+        for user in users:
+            user.may_fail = True
     if chance.random() < 0.3:
         await asyncio.sleep(chance.random() * 0.01)
         for user in users:

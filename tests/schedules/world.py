@@ -255,12 +255,25 @@ def install() -> None:
         setattr(time, name, lambda: _now_ns() / 1e9)
 
 
+_adopted: set[str] = set()
+
+
 def adopt() -> None:
-    """Have those that were imported since then take locks of worlds."""
-    shim = _Threading()
+    """Have those that were imported since then, and their objects, take such locks."""
+    shim, real = _Threading(), (type(threading.Lock()), type(threading.RLock()))
     for name, module in list(sys.modules.items()):
-        if name.startswith("asyncnn.") and getattr(module, "threading", 0) is threading:
+        if not name.startswith("asyncnn.") or name in _adopted:
+            continue
+        _adopted.add(name)
+        if getattr(module, "threading", None) is threading:
             vars(module)["threading"] = shim
+        for owner in (module, *tuple(vars(module).values())):
+            is_own = type(owner).__module__ == name or owner is module
+            fields = getattr(owner, "__dict__", {}) if is_own else {}
+            for attribute, lock in list(fields.items()):
+                if isinstance(lock, real):
+                    reentrant = isinstance(lock, real[1])
+                    setattr(owner, attribute, Lock(reentrant=reentrant))
 
 
 class _Selector(selectors.DefaultSelector):
