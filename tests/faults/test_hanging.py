@@ -81,6 +81,12 @@ async def test_one_that_goes_on_is_connected_to_again(way: str, tmp_path: Path) 
             assert np.array_equal((await WAYS[way](model))["z"], 2 * X)
 
 
+async def for_ever(model: PreparedModel) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            await model.run([X, X])
+
+
 STUCK = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(600))"
 
 
@@ -93,9 +99,7 @@ async def test_one_whose_loop_is_stuck_is_like_one_that_is_stopped(
             model = await device.prepare(addition(4))
             os.kill(driver.pid, signal.SIGUSR1)
             with pytest.raises(DriverDiedError, match="answered nobody"):
-                async with asyncio.timeout(20):
-                    while True:  # until it is in the middle of that
-                        await model.run([X, X])
+                await for_ever(model)  # or until it is in the middle of that
             assert driver.process.poll() is None
             driver.kill()
 
