@@ -16,7 +16,7 @@ import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -142,6 +142,9 @@ class BoundRequest(NamedTuple):
 
     request: Request
     measure: MeasureTiming
+    noted: Any = None
+    template: bytes = b""
+    """What a recorder notes of it, and by what."""
 
 
 class Binder:
@@ -216,6 +219,10 @@ class Binder:
         inputs, outputs, slots, measure = decoded
         request = Request(inputs, outputs, tuple([found[slot] for slot in slots]))
         bound = BoundRequest(reusable(self._prepared, request), measure)
+        recorder = self._callback.recorder
+        if recorder is not None:
+            noted = recorder.request(request, measure)
+            bound = bound._replace(noted=noted, template=noted.template)
         known = self._memories
         if known.keys() >= set(slots):  # none was freed meanwhile
             for slot in slots:

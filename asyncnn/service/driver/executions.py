@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +28,10 @@ from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import Unusable, are_mapped
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, kill, warn_if_refused
+from asyncnn.service.recorded_memory import CallFlag, CallKind
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.recorder import Kept
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +53,7 @@ class _KeptRequest(msgspec.Struct, frozen=True, eq=False):
     model: int
     pools: frozenset[int]
     bound: Bound | Unusable
+    noted: "Kept | None" = None
 
 
 class Executions(SessionPart):
@@ -66,6 +72,9 @@ class Executions(SessionPart):
             raise InvalidArgumentError(f"execution {number} exists already")
         # Known before it is launched: its end may be reported within that call.
         callback = self._executing[number] = _Executing(self, order)
+        if self._recorder is not None:
+            callback.noted = self.noted(order)
+            callback.call = self._recorder.execution(order, callback.noted)
         try:
             self._quota.check(self._executing, more=0)
             bound = self.find(order)
@@ -88,12 +97,29 @@ class Executions(SessionPart):
         if len(self._kept) >= 2 * self._limits.max_bound_requests:
             raise InvalidArgumentError("too many requests are bound")
         bound: Bound | Unusable
+        noted = self.noted(message)
         try:
             bound = self._bind(message)
         except AsyncnnError as error:
             bound = Unusable(error.status, str(error))
         pools = frozenset(message.pools)
-        self._kept[message.bound] = _KeptRequest(message.prepared, pools, bound)
+        self._kept[message.bound] = _KeptRequest(message.prepared, pools, bound, noted)
+
+    def noted(
+        self, order: wire.Execute | wire.ExecuteBound | wire.BindRequest
+    ) -> "Kept | None":
+        """Return what notes of an order are about; None if that is not known."""
+        if isinstance(order, wire.ExecuteBound):
+            kept = self._kept.get(order.bound)
+            return None if kept is None else kept.noted
+        if self._recorder is None:
+            return None
+        try:
+            pools = self._pools.find_for_request(order.pools)
+        except AsyncnnError:
+            return None
+        request = Request(order.inputs, order.outputs, pools)
+        return self._recorder.request(order.prepared, request, CallKind.EXECUTE)
 
     def find(self, order: wire.Execute | wire.ExecuteBound) -> Bound:
         """Return what an order is to execute.
@@ -113,6 +139,8 @@ class Executions(SessionPart):
         """Stop an execution that nobody waits for; it is still answered."""
         callback = self._executing.get(number)
         if callback is not None:
+            if self._recorder is not None:
+                self._recorder.flag(callback.call, CallFlag.CANCELLED)
             kill(callback)
 
     def forget(self, numbers: Collection[int]) -> None:
@@ -134,6 +162,8 @@ class Executions(SessionPart):
         self._executing.clear()
         self._kept.clear()
         for callback in executing:
+            if self._recorder is not None:
+                self._recorder.flag(callback.call, CallFlag.LEFT)
             kill(callback)
 
     def finish(
@@ -151,6 +181,8 @@ class Executions(SessionPart):
             self._tasks.start(self._write_back(callback, shapes, timing))
             return
         del self._executing[number]
+        if self._recorder is not None:
+            self._recorder.ended(callback.call, status, callback.noted)
         if callback.is_left:
             self._send(wire.Took(number, None, is_left=True))
         self._send(wire.Executed(number, status, shapes, timing, callback.reason))
@@ -197,7 +229,7 @@ class Executions(SessionPart):
 class _Executing(IExecutionCallback):
     """Tells the client of an execution's end."""
 
-    __slots__ = ("_executions", "copies", "order", "outputs")
+    __slots__ = ("_executions", "call", "copies", "noted", "order", "outputs")
 
     takes_early_results = True
 
@@ -212,6 +244,8 @@ class _Executing(IExecutionCallback):
         self.order = order
         self.copies: tuple[Memory | BufferToken, ...] = ()
         self.outputs: tuple[RequestArgument, ...] = ()
+        self.call = 0
+        self.noted: Kept | None = None
 
     def launch(self, prepared: IPreparedModel, request: Request) -> None:
         """Execute a request whose pools have their bytes."""
