@@ -62,10 +62,14 @@ class CallKind(IntEnum):
 
 
 class CallFlag(IntFlag):
-    """What has happened to a call: it was cancelled, or its client has gone."""
+    """What has happened to a call.
+
+    It was cancelled, its client has gone, or what it had of its own is lost.
+    """
 
     CANCELLED = 1
     LEFT = 2
+    PARTIAL = 4
 
 
 class BlobKind(IntEnum):

@@ -53,13 +53,18 @@ class RecordedDriver(msgspec.Struct, frozen=True):
 
 
 class RecordedModel(msgspec.Struct, frozen=True, array_like=True):
-    """A model; ``content`` and ``pools`` are empty if only its ``digest`` was kept."""
+    """A model, and how it was to be prepared.
+
+    ``content`` and ``pools`` are empty if only its ``digest`` was kept.
+    """
 
     digest: Annotated[bytes, Meta(max_length=_DIGEST_BYTES)]
     size: Number
     operations: Number
     content: bytes = b""
     pools: Annotated[tuple[bytes, ...], Few] = ()
+    preference: int = 0
+    priority: int = 0
 
 
 class RecordedPool(msgspec.Struct, frozen=True, array_like=True):
@@ -112,8 +117,6 @@ class CallDetails(msgspec.Struct, frozen=True, array_like=True):
     foreign: Number = 0
     buffer: Number = 0
     dimensions: Annotated[tuple[int, ...], Few] = ()
-    preference: int = 0
-    priority: int = 0
 
 
 class RecordedCall(msgspec.Struct, frozen=True, array_like=True):
@@ -166,8 +169,14 @@ class CallRecord(msgspec.Struct, frozen=True):
         used = subjects | {each.model for each in requests.values()}
         used = used.union(*(each.models for each in buffers.values()))
         models = {k: v for k, v in self.models.items() if k in used}
+        routes = tuple([each for each in self.routes if each.model in used])
         return msgspec.structs.replace(
-            self, calls=calls, requests=requests, buffers=buffers, models=models
+            self,
+            calls=calls,
+            requests=requests,
+            buffers=buffers,
+            models=models,
+            routes=routes,
         )
 
 
@@ -254,10 +263,13 @@ def _call_of(
     noted: NotedCall, first_ns: int, found: dict[BlobKind, dict[int, Any]]
 ) -> RecordedCall:
     has_ended = noted.ended_ns >= noted.began_ns
+    flags = CallFlag(noted.flags & (CallFlag.CANCELLED | CallFlag.LEFT))
+    if noted.details and noted.details not in found[BlobKind.DETAILS]:
+        flags |= CallFlag.PARTIAL
     call = RecordedCall(
         kind=CallKind(noted.kind),
         status=noted.status if has_ended else None,
-        flags=CallFlag(noted.flags & 3),
+        flags=flags,
         pid=noted.pid,
         connection=noted.connection,
         number=noted.number,

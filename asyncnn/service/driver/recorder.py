@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.routes import Route
@@ -225,12 +226,11 @@ class ClientRecorder:
 
     def prepare(self, message: wire.PrepareModel[Model], model: RecordedModel) -> int:
         """Note that a model is to be prepared; return the number of the call."""
+        preference, priority = message.preference, message.priority
+        model = replace(model, preference=preference, priority=priority)
         kept = self._recorder.keep(BlobKind.MODEL, model)
         self._models[message.prepared] = kept, None
-        asked = CallDetails(preference=message.preference, priority=message.priority)
-        return self._begin(
-            CallKind.PREPARE, subject=kept, details=asked, deadline=message.deadline
-        )
+        return self._begin(CallKind.PREPARE, subject=kept, deadline=message.deadline)
 
     def prepared(self, number: int, route: Route | None) -> None:
         """Note how executions of a model usually go."""
@@ -250,7 +250,12 @@ class ClientRecorder:
         return self._begin(kind, subject=kept)
 
     def request(
-        self, prepared: int, request: Request, kind: CallKind, measure: int = 0
+        self,
+        prepared: int,
+        request: Request,
+        kind: CallKind,
+        measure: int = 0,
+        number: int = 0,
     ) -> Kept:
         """Keep a request for a prepared model of the client."""
         model, _ = self._models.get(prepared, (None, None))
@@ -259,7 +264,8 @@ class ClientRecorder:
         content = RecordedRequest(model.number if model else 0, *arguments, pools)
         kept = self._recorder.keep(BlobKind.REQUEST, content)
         kept.request = request
-        kept.template = self._template(kind, measure=measure, subject=kept)
+        given = measure, number
+        kept.template = self._template(kind, *given, subject=kept)
         return kept
 
     def execution(
@@ -304,9 +310,9 @@ class ClientRecorder:
         """Note that a call was cancelled, or that its client has gone."""
         flag(self._recorder.records, call, more)
 
-    def burst(self, prepared: int) -> "BurstRecorder":
+    def burst(self, prepared: int, number: int) -> "BurstRecorder":
         """Return what notes the executions of a burst of a model."""
-        return BurstRecorder(self, prepared)
+        return BurstRecorder(self, prepared, number)
 
     def allocated(self, call: int, message: wire.Allocate, token: int) -> Kept:
         """Keep what a buffer is, which a call has allocated."""
@@ -363,9 +369,9 @@ class ClientRecorder:
     def _template(
         self,
         kind: CallKind,
-        *,
         measure: int = 0,
         number: int = 0,
+        *,
         subject: Kept | None = None,
         details: CallDetails | None = None,
         deadline: int | None = None,
@@ -389,18 +395,20 @@ class ClientRecorder:
 
 
 class BurstRecorder:
-    """Notes the executions of a burst; see `IBurstRecorder`."""
+    """Notes the executions of burst ``number``; see `IBurstRecorder`."""
 
-    def __init__(self, client: ClientRecorder, prepared: int) -> None:
+    def __init__(self, client: ClientRecorder, prepared: int, number: int) -> None:
         self._client = client
         self._prepared = prepared
+        self._number = number
         self.begin = client.begin
         self.end = client.end
         self.is_plain = not client.keeps_tensors
 
     def request(self, request: Request, measure: int) -> Kept:
         """Keep a request that packets stand for."""
-        return self._client.request(self._prepared, request, CallKind.BURST, measure)
+        kind = CallKind.BURST, measure, self._number
+        return self._client.request(self._prepared, request, *kind)
 
     def begin_with(self, kept: Any, deadline: int | None) -> int:
         """Note an execution with a deadline, or with its inputs."""
