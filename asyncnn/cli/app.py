@@ -43,7 +43,7 @@ COMMANDS = {
         "compare": ("compare", "compare"),
         "diff": ("diff", "diff"),
         "serve": ("serve", "serve"),
-        "record": ("record", "record"),
+        "record": ("replay", "record"),
         "replay": ("replay", "replay"),
         "top": ("top", "top"),
         "devices": ("devices", "devices"),

@@ -1,16 +1,41 @@
-"""``asyncnn replay``: the recorded calls of a driver again, and what differs."""
+"""``asyncnn record``, ``asyncnn replay``: the last calls of a driver, and again."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from asyncnn.cli import options
 
 if TYPE_CHECKING:
-    from asyncnn.tools.replay.replaying import ReplayReport
+    from asyncnn.tools.replay.judging import ReplayReport
 
 _MOST_ROWS = 20
+
+
+class RecordOptions(options.CommandOptions, frozen=True, kw_only=True):
+    """What ``asyncnn record`` is asked to do.
+
+    socket PATH: Where the driver serves; by default this user's path.
+    output FILE: File to write, for this user alone.
+    """
+
+    socket: Path | None = None
+    output: Annotated[Path, typer.Option()] = Path("driver.calls")
+
+
+def record(asked: RecordOptions) -> None:
+    """Write the last calls of a running driver, also of one that hangs, to a file."""
+    from asyncnn.output_files import check_writable
+    from asyncnn.service.process import default_socket_path, driver_pid
+    from asyncnn.service.recorded_memory import open_memory
+    from asyncnn.service.recording import save_memory
+
+    check_writable(asked.output)
+    fd = open_memory(driver_pid(asked.socket or default_socket_path()))
+    written = save_memory(fd, asked.output)
+    typer.echo(f"{options.counted(len(written.calls), 'call')} in {asked.output}")
 
 
 class ReplayOptions(options.CommandOptions, frozen=True, kw_only=True):
@@ -66,7 +91,7 @@ def replay(asked: ReplayOptions) -> None:
     if asked.bisect and not report.passed:
         left = anyio.run(cut_down, request)
         write_record(left, part)
-        report = options.replace(report, cut_calls=len(left.calls))
+        report = msgspec.structs.replace(report, cut_calls=len(left.calls))
     options.show(
         report,
         lambda told: _print(told, part, times=asked.bench),

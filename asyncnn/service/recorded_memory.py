@@ -140,7 +140,7 @@ def read_memory(fd: int) -> Noted:
         blobs: dict[int, tuple[int, memoryview]] = {}
         for number in range(2):
             start = HEAD_BYTES + aligned_records(count) + number * half
-            blobs.update(_blobs(_Half(fd, start, half)))
+            blobs.update(_blobs(_MemoryHalf(fd, start, half)))
     except OSError as error:
         reason = f"the calls of a driver cannot be read: {error.strerror}"
         raise GeneralFailureError(reason) from error
@@ -160,7 +160,7 @@ def _pread(fd: int, length: int, start: int) -> bytes:
     return found
 
 
-class _Half(NamedTuple):
+class _MemoryHalf(NamedTuple):
     fd: int
     start: int
     size: int
@@ -181,7 +181,7 @@ def _calls(records: bytes, count: int) -> list[NotedCall]:
     return [each for each in found if each.call > newest - count]
 
 
-def _blobs(half: _Half) -> Iterator[tuple[int, tuple[int, memoryview]]]:
+def _blobs(half: _MemoryHalf) -> Iterator[tuple[int, tuple[int, memoryview]]]:
     """Yield the blobs of a half, by number, up to the first that is not whole."""
     at = 0
     while at + BLOB.size <= half.size:

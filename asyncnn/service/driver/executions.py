@@ -28,10 +28,9 @@ from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import Unusable, are_mapped
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, kill, warn_if_refused
-from asyncnn.service.recorded_memory import CallFlag, CallKind
 
 if TYPE_CHECKING:
-    from asyncnn.service.driver.recorder import Kept
+    from asyncnn.service.driver.recorder import NotedBlob
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class _KeptRequest(msgspec.Struct, frozen=True, eq=False):
     model: int
     pools: frozenset[int]
     bound: Bound | Unusable
-    noted: "Kept | None" = None
+    noted: "NotedBlob | None" = None
 
 
 class Executions(SessionPart):
@@ -107,7 +106,7 @@ class Executions(SessionPart):
 
     def noted(
         self, order: wire.Execute | wire.ExecuteBound | wire.BindRequest
-    ) -> "Kept | None":
+    ) -> "NotedBlob | None":
         """Return what notes of an order are about; None if that is not known."""
         if isinstance(order, wire.ExecuteBound):
             kept = self._kept.get(order.bound)
@@ -119,7 +118,7 @@ class Executions(SessionPart):
         except AsyncnnError:
             return None
         request = Request(order.inputs, order.outputs, pools)
-        return self._recorder.request(order.prepared, request, CallKind.EXECUTE)
+        return self._recorder.request(order.prepared, request)
 
     def find(self, order: wire.Execute | wire.ExecuteBound) -> Bound:
         """Return what an order is to execute.
@@ -140,7 +139,7 @@ class Executions(SessionPart):
         callback = self._executing.get(number)
         if callback is not None:
             if self._recorder is not None:
-                self._recorder.flag(callback.call, CallFlag.CANCELLED)
+                self._recorder.cancelled(callback.call)
             kill(callback)
 
     def forget(self, numbers: Collection[int]) -> None:
@@ -163,7 +162,7 @@ class Executions(SessionPart):
         self._kept.clear()
         for callback in executing:
             if self._recorder is not None:
-                self._recorder.flag(callback.call, CallFlag.LEFT)
+                self._recorder.left(callback.call)
             kill(callback)
 
     def finish(
@@ -245,7 +244,7 @@ class _Executing(IExecutionCallback):
         self.copies: tuple[Memory | BufferToken, ...] = ()
         self.outputs: tuple[RequestArgument, ...] = ()
         self.call = 0
-        self.noted: Kept | None = None
+        self.noted: NotedBlob | None = None
 
     def launch(self, prepared: IPreparedModel, request: Request) -> None:
         """Execute a request whose pools have their bytes."""

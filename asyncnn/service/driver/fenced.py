@@ -36,10 +36,9 @@ from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, log
-from asyncnn.service.recorded_memory import CallFlag
 
 if TYPE_CHECKING:
-    from asyncnn.service.driver.recorder import Kept
+    from asyncnn.service.driver.recorder import NotedBlob
 
 
 class FencedOnCopies(FencedRun):
@@ -122,7 +121,7 @@ class _Fenced(msgspec.Struct, eq=False):
     borrowed: Sequence[SyncFence] = ()
     exported: FenceSource | None = None
     call: int = 0
-    noted: "Kept | None" = None
+    noted: "NotedBlob | None" = None
 
     @property
     def descriptors(self) -> int:
@@ -216,7 +215,7 @@ class FencedOrders(SessionPart):
         fenced = self._known.get(number)
         if fenced is not None and fenced.run.status is None:
             if self._recorder is not None:
-                self._recorder.flag(fenced.call, CallFlag.CANCELLED)
+                self._recorder.cancelled(fenced.call)
             fenced.cancel()
 
     def close(self) -> None:
@@ -229,7 +228,7 @@ class FencedOrders(SessionPart):
         for fenced in known:
             if fenced.run.status is None:
                 if self._recorder is not None:
-                    self._recorder.flag(fenced.call, CallFlag.LEFT)
+                    self._recorder.left(fenced.call)
                 fenced.cancel()
 
     def _launch(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> _Fenced:

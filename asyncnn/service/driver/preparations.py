@@ -31,7 +31,6 @@ from asyncnn.service.driver.pools import ReceivedCache, are_mapped
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, kill, log, warn_if_refused
 from asyncnn.service.limits import is_large
-from asyncnn.service.recorded_memory import CallFlag, CallKind
 from asyncnn.service.wire import CacheInfo
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class Preparations(SessionPart):
         callback = self._begin(message.prepared)
         callback.is_unseen = True
         if self._recorder is not None:
-            callback.call = self._recorder.query(CallKind.LOAD)
+            callback.call = self._recorder.load()
         try:
             self._check_room()
             self._check_tasks()
@@ -115,7 +114,7 @@ class Preparations(SessionPart):
         if self._recorder is not None:
             self._recorder.release(number)
             if callback is not None:
-                self._recorder.flag(callback.call, CallFlag.CANCELLED)
+                self._recorder.cancelled(callback.call)
         if callback is not None:
             kill(callback)
 
@@ -126,7 +125,7 @@ class Preparations(SessionPart):
         self._preparing.clear()
         for callback in preparing:
             if self._recorder is not None:
-                self._recorder.flag(callback.call, CallFlag.LEFT)
+                self._recorder.left(callback.call)
             kill(callback)
 
     def finish(

@@ -26,11 +26,10 @@ from asyncnn.service.driver.pools import are_mapped
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained
 from asyncnn.service.limits import is_large
-from asyncnn.service.recorded_memory import CallKind
 
 if TYPE_CHECKING:
     from asyncnn.service.driver.isolating import Isolated
-    from asyncnn.service.driver.recorder import Kept
+    from asyncnn.service.driver.recorder import NotedBlob
 
 
 class Queries(SessionPart):
@@ -82,7 +81,7 @@ class Queries(SessionPart):
                 model = replace(message.model, pools=pools)
                 if self._recorder is not None:
                     kept = await self._validating(self._recorder.model_of, model)
-                    call = self._recorder.query(CallKind.SUPPORTED, kept)
+                    call = self._recorder.query(kept)
                 if large:
                     await self._validating(validate_model, model)
                 device = self._device
@@ -114,7 +113,7 @@ class ClientBuffers(SessionPart):
         super().__init__(common)
         self._quota = quota
         self._buffers: CountedTable[IBuffer | None] = quota.table()
-        self._noted: dict[int, tuple[int, Kept]] = {}
+        self._noted: dict[int, tuple[int, NotedBlob]] = {}
 
     def allocate(self, message: wire.Allocate) -> None:
         """Allocate a buffer and answer the client."""
@@ -154,7 +153,7 @@ class ClientBuffers(SessionPart):
     async def _allocate(self, message: wire.Allocate) -> None:
         number, buffer, token = message.buffer, None, 0
         recorder = self._recorder
-        call = 0 if recorder is None else recorder.query(CallKind.ALLOCATE)
+        call = 0 if recorder is None else recorder.allocate()
         models = [self._models.get(model) for model in message.models]
         isolated = self._isolated and self._isolated.device_of(models)
         try:

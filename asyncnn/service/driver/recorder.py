@@ -81,7 +81,7 @@ _MOST = 2**63 - 1
 _Copy: TypeAlias = wire.CopyBufferTo | wire.CopyBufferFrom
 
 
-class Kept:
+class NotedBlob:
     """A blob in use: carried over as long as somebody has this object.
 
     ``template`` is for executions of a ``request``.
@@ -108,7 +108,7 @@ class CallRecorder:
         self._half = settings.max_bytes // 16 * 8
         size = HEAD_BYTES + records + 2 * self._half
         fd, memory = create_sealed(size, MEMORY_NAME)
-        self._file = Descriptor(fd)
+        self._file: Descriptor | None = Descriptor(fd)
         started = time.time_ns(), time.monotonic_ns()
         HEAD.pack_into(memory, 0, MAGIC, settings.calls, self._half, *started)
         words = json.dumps(msgspec.to_builtins(driver)).encode()
@@ -121,27 +121,34 @@ class CallRecorder:
         self._blobs = memory[HEAD_BYTES + records :]
         self._numbers = itertools.count(1)
         self._connections = itertools.count(1)
-        self._in_use: weakref.WeakValueDictionary[int, Kept]
+        self._in_use: weakref.WeakValueDictionary[int, NotedBlob]
         self._in_use = weakref.WeakValueDictionary()
         self._start = self._at = 0
         self._written_ns = 0
         self._is_writing = False
 
+    @property
+    def fd(self) -> int:
+        """The descriptor of the memory, until it is closed."""
+        assert self._file is not None
+        return self._file.fd
+
+    def close(self) -> None:
+        """Let go of the memory; whoever has opened it keeps it."""
+        self._in_use.clear()
+        self._file = None
+
     def of_client(self, pid: int) -> "ClientRecorder":
         """Return what notes the calls of a new connection of a process."""
         return ClientRecorder(self, pid, next(self._connections))
 
-    def close(self) -> None:
-        """Forget all calls."""
-        self._in_use.clear()
-
-    def keep(self, kind: BlobKind, content: object) -> Kept:
+    def keep(self, kind: BlobKind, content: object) -> NotedBlob:
         """Write a blob; one that there is no room for is left out."""
-        kept = Kept(next(self._numbers))
+        kept = NotedBlob(next(self._numbers))
         self.write(kept, kind, encode(content))
         return kept
 
-    def write(self, kept: Kept, kind: BlobKind, data: bytes) -> None:
+    def write(self, kept: NotedBlob, kind: BlobKind, data: bytes) -> None:
         """Write the bytes of a blob, and carry them over while it is in use."""
         size = aligned(len(data))
         if size > self._half // 4:
@@ -168,9 +175,10 @@ class CallRecorder:
                 self._is_writing = False
 
     def _write_file(self) -> None:
-        path = self.settings.missed_deadlines_to
+        path, file = self.settings.missed_deadlines_to, self._file
         try:
-            save_memory(self._file.fd, path)
+            if file is not None:
+                save_memory(file.fd, path)
         except (AsyncnnError, OSError) as error:
             log.log(logging.WARNING, "%s is not written: %s", path, error)
         finally:
@@ -207,7 +215,7 @@ class ClientRecorder:
     def __init__(self, recorder: CallRecorder, pid: int, connection: int) -> None:
         self._recorder = recorder
         self._whose = pid & 0xFFFFFFFF, connection & 0xFFFFFFFF
-        self._models: dict[int, tuple[Kept, Kept | None]] = {}
+        self._models: dict[int, tuple[NotedBlob, NotedBlob | None]] = {}
         self.begin = recorder.ring.begin
         self.keeps_tensors = recorder.settings.tensors
         self.end = recorder.ring.end
@@ -244,19 +252,27 @@ class ClientRecorder:
         """Let go of a model."""
         self._models.pop(number, None)
 
-    def query(self, kind: CallKind, model: RecordedModel | None = None) -> int:
-        """Note another call, on a model; return its number."""
-        kept = model and self._recorder.keep(BlobKind.MODEL, model)
-        return self._begin(kind, subject=kept)
+    def load(self) -> int:
+        """Note that a model is to be loaded; return the number of the call."""
+        return self._begin(CallKind.LOAD)
+
+    def query(self, model: RecordedModel) -> int:
+        """Note a question about a model; return the number of the call."""
+        kept = self._recorder.keep(BlobKind.MODEL, model)
+        return self._begin(CallKind.SUPPORTED, subject=kept)
+
+    def allocate(self) -> int:
+        """Note that a buffer is to be allocated; return the number of the call."""
+        return self._begin(CallKind.ALLOCATE)
 
     def request(
         self,
         prepared: int,
         request: Request,
-        kind: CallKind,
+        kind: CallKind = CallKind.EXECUTE,
         measure: int = 0,
         number: int = 0,
-    ) -> Kept:
+    ) -> NotedBlob:
         """Keep a request for a prepared model of the client."""
         model, _ = self._models.get(prepared, (None, None))
         pools = tuple(map(_recorded_pool, request.pools))
@@ -271,7 +287,7 @@ class ClientRecorder:
     def execution(
         self,
         order: wire.Execute | wire.ExecuteBound,
-        kept: Kept | None,
+        kept: NotedBlob | None,
         fenced: wire.ExecuteFenced | None = None,
         foreign: int = 0,
     ) -> int:
@@ -292,7 +308,9 @@ class ClientRecorder:
             duration=duration,
         )
 
-    def ended(self, call: int, status: ErrorStatus, kept: Kept | None = None) -> None:
+    def ended(
+        self, call: int, status: ErrorStatus, kept: NotedBlob | None = None
+    ) -> None:
         """Note the end of a call, with its outputs if they are to be kept."""
         if not call:
             return
@@ -306,15 +324,19 @@ class ClientRecorder:
         if status is not ErrorStatus.NONE:
             recorder.ended(status)
 
-    def flag(self, call: int, more: CallFlag) -> None:
-        """Note that a call was cancelled, or that its client has gone."""
-        flag(self._recorder.records, call, more)
+    def cancelled(self, call: int) -> None:
+        """Note that a call was cancelled."""
+        flag(self._recorder.records, call, CallFlag.CANCELLED)
+
+    def left(self, call: int) -> None:
+        """Note that the client of a call has gone."""
+        flag(self._recorder.records, call, CallFlag.LEFT)
 
     def burst(self, prepared: int, number: int) -> "BurstRecorder":
         """Return what notes the executions of a burst of a model."""
         return BurstRecorder(self, prepared, number)
 
-    def allocated(self, call: int, message: wire.Allocate, token: int) -> Kept:
+    def allocated(self, call: int, message: wire.Allocate, token: int) -> NotedBlob:
         """Keep what a buffer is, which a call has allocated."""
         models = [self._models.get(each) for each in message.models]
         content = RecordedBuffer(
@@ -349,7 +371,7 @@ class ClientRecorder:
             note_result(self._recorder.records, call, result.number)
         self.ended(call, status)
 
-    def begin_burst(self, kept: Kept, deadline: int | None) -> int:
+    def begin_burst(self, kept: NotedBlob, deadline: int | None) -> int:
         """Note an execution by a burst that is not as all others."""
         details = CallDetails(self._inputs(kept))
         template = list(TEMPLATE.unpack(kept.template))
@@ -358,7 +380,7 @@ class ClientRecorder:
         template[7] = _until(deadline)
         return self.begin(TEMPLATE.pack(*template))
 
-    def _inputs(self, kept: Kept | None) -> tuple[bytes | None, ...]:
+    def _inputs(self, kept: NotedBlob | None) -> tuple[bytes | None, ...]:
         if not self.keeps_tensors or kept is None or kept.request is None:
             return ()
         return _tensors(kept.request, kept.request.inputs)
@@ -372,7 +394,7 @@ class ClientRecorder:
         measure: int = 0,
         number: int = 0,
         *,
-        subject: Kept | None = None,
+        subject: NotedBlob | None = None,
         details: CallDetails | None = None,
         deadline: int | None = None,
         loop_timeout: int | None = None,
@@ -405,7 +427,7 @@ class BurstRecorder:
         self.end = client.end
         self.is_plain = not client.keeps_tensors
 
-    def request(self, request: Request, measure: int) -> Kept:
+    def request(self, request: Request, measure: int) -> NotedBlob:
         """Keep a request that packets stand for."""
         kind = CallKind.BURST, measure, self._number
         return self._client.request(self._prepared, request, *kind)
@@ -420,7 +442,7 @@ class BurstRecorder:
 
     def cancelled(self, call: int) -> None:
         """Note that it was cancelled."""
-        self._client.flag(call, CallFlag.CANCELLED)
+        self._client.cancelled(call)
 
 
 _NO_DETAILS = CallDetails()

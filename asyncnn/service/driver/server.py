@@ -92,7 +92,7 @@ class Server:
     ``user_limits`` for all connections of a user. Clients of this process's user,
     and of root, may see what others do; see `IMeasured`.
 
-    A ``recorder`` notes what all of them call.
+    A ``recorder`` notes what all of them call, and is closed with the server.
 
     Entering raises the process's limit of open files as far as it may, because clients
     share it, less what is held back to accept them and to answer; see
@@ -183,6 +183,8 @@ class Server:
         """Close each part, whatever happens to the others."""
         sessions, self._sessions = self._sessions, set()
         async with AsyncExitStack() as parts:
+            if self._recorder is not None:
+                parts.callback(self._recorder.close)
             # In reverse: nobody is let in any more while those there are hung up on.
             parts.push_async_callback(self._all_ended, sessions)
             for session in sessions:

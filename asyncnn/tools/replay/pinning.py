@@ -4,9 +4,13 @@ When a call is cancelled, or misses its deadline, depends on the machine. A repe
 has it end as it did: what was cancelled is cancelled at once, what has missed its
 deadline has one that has passed, and what did not has none. What a cancel or a full
 queue has decided may still end otherwise, and so may all that has waited for it.
+
+`cut` finds the few calls that still fail: parts are left out as long as what is left
+fails, ever smaller ones, until no call can be left out (delta debugging; Zeller,
+Hildebrandt, 2002). What a call needs stays with it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.service.recorded_memory import CallFlag, CallKind
@@ -31,7 +35,7 @@ def is_cancelled(call: RecordedCall) -> bool:
     return bool(call.flags & (CallFlag.CANCELLED | CallFlag.LEFT)) and not ended_well
 
 
-class Needs:
+class CallNeeds:
     """What the calls of a recording need of those before them, by their places."""
 
     def __init__(self, record: CallRecord) -> None:
@@ -97,3 +101,34 @@ def tokens_of(record: CallRecord, call: RecordedCall) -> Iterator[int]:
         yield call.details.buffer
     elif call.buffer in record.buffers:
         yield record.buffers[call.buffer].token
+
+
+Fails = Callable[[CallRecord], Awaitable[bool]]
+
+MOST_TRIALS = 400
+
+
+async def cut(record: CallRecord, fails: Fails) -> CallRecord:
+    """Return the part of a recording that fails still; it does fail as a whole."""
+    needs = CallNeeds(record)
+    left = list(range(len(record.calls)))
+    parts, trials = 2, 0
+    while len(left) > 1 and trials < MOST_TRIALS:
+        step = -(-len(left) // parts)
+        for start in range(0, len(left), step):
+            rest = needs.closure(left[:start] + left[start + step :])
+            if len(rest) == len(left):
+                continue
+            trials += 1
+            if await fails(_part(record, rest)):
+                left, parts = rest, max(parts - 1, 2)
+                break
+        else:
+            if step == 1:
+                break
+            parts = min(2 * parts, len(left))
+    return _part(record, left)
+
+
+def _part(record: CallRecord, places: Sequence[int]) -> CallRecord:
+    return record.of_calls(tuple([record.calls[place] for place in places]))

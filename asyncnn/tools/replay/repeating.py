@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from asyncnn.burst import BurstController
@@ -42,8 +43,7 @@ from asyncnn.service.recording import (
     RecordedPool,
     RecordedRequest,
 )
-from asyncnn.tools.replay.judging import CallOutcome
-from asyncnn.tools.replay.pinning import EXECUTIONS, MISSED, Needs, is_cancelled
+from asyncnn.tools.replay.pinning import EXECUTIONS, MISSED, CallNeeds, is_cancelled
 
 MOST_S = 20.0
 """A call that has not ended after this time counts as one that hangs."""
@@ -51,18 +51,32 @@ MOST_S = 20.0
 _Ended = tuple[int, str, OutputShapes]
 
 
+class CallOutcome(msgspec.Struct, frozen=True):
+    """How a repeated call ended, in ns from its launch on.
+
+    ``outputs`` are bytes of the arguments that lie in pools, None of others; those of
+    a call are cut to what is written.
+    """
+
+    status: int
+    took_ns: int
+    reason: str = ""
+    outputs: tuple[bytes | None, ...] = ()
+    shapes: OutputShapes = ()
+
+
 class CannotRepeatError(GeneralFailureError):
     """A call whose arguments are not in the recording."""
 
 
-class Span(NamedTuple):
+class PoolSpan(NamedTuple):
     """Bytes of a pool."""
 
     pool: RecordedPool
     start: int
     end: int
 
-    def meets(self, other: "Span") -> bool:
+    def meets(self, other: "PoolSpan") -> bool:
         """Tell whether both have bytes in common."""
         if self.pool != other.pool:
             return False
@@ -81,7 +95,7 @@ class Repetition:
     ) -> None:
         self.outcomes: dict[int, CallOutcome] = {}
         self.refusals: dict[int, str] = {}
-        self.needs = Needs(record)
+        self.needs = CallNeeds(record)
         self._record = record
         self._device = device
         self._models = models
@@ -364,7 +378,7 @@ class Repetition:
         self, place: int, call: RecordedCall, told: RecordedRequest
     ) -> None:
         """Give a call its inputs, but for those that one under way is to write."""
-        pending: list[Span] = []
+        pending: list[PoolSpan] = []
         for other in self._open:
             spans = list(self._spans(other))
             pending += spans
@@ -377,7 +391,7 @@ class Repetition:
             if not any(span.meets(each) for each in pending):
                 view(self._pool(span.pool))[span.start : span.end] = data
 
-    def _spans(self, place: int) -> Iterable[Span]:
+    def _spans(self, place: int) -> Iterable[PoolSpan]:
         """Yield where the outputs of a call lie."""
         call = self._record.calls[place]
         told = self._record.requests.get(call.subject)
@@ -411,7 +425,7 @@ def is_complete(call: RecordedCall, told: RecordedRequest) -> bool:
     return True
 
 
-def _span(told: RecordedRequest, argument: RequestArgument) -> Span | None:
+def _span(told: RecordedRequest, argument: RequestArgument) -> PoolSpan | None:
     """Return where an argument lies; None if it is in no pool, or outside of it."""
     place = argument.location
     if argument.has_no_value or not 0 <= place.pool_index < len(told.pools):
@@ -420,7 +434,7 @@ def _span(told: RecordedRequest, argument: RequestArgument) -> Span | None:
     end = place.offset + place.length
     if pool.is_buffer or not 0 <= place.offset <= end <= pool.size:
         return None
-    return Span(pool, place.offset, end)
+    return PoolSpan(pool, place.offset, end)
 
 
 async def _ended_by(callback: ExecutionFuture) -> _Ended:
