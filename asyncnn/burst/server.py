@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from asyncnn.burst.packets import DATUM_BYTES, ResultShape, without_deadline
-from asyncnn.burst.slots import Binder, BoundRequest
+from asyncnn.burst.slots import Binder, BoundRequest, IBurstRecorder
 from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError
 from asyncnn.hal.errors import (
@@ -74,7 +74,7 @@ class BurstServer(CallbackObject):
         self._log = log
         self._binder = Binder(prepared, callback, log)
         self.carries_deadlines = callback.carries_deadlines
-        self._recorder = callback.recorder
+        self._recorder: IBurstRecorder | None = callback.recorder
         self._result = ResultShape.of(ErrorStatus.NONE)
         self._number = 0
         self._cancelled = 0

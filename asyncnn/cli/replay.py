@@ -9,7 +9,7 @@ import typer
 from asyncnn.cli import options
 
 if TYPE_CHECKING:
-    from asyncnn.tools.replay.judging import ReplayReport
+    from asyncnn.tools.replay.differing_calls import ReplayReport
 
 _MOST_ROWS = 20
 

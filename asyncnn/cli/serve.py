@@ -75,7 +75,9 @@ def serve(asked: ServeOptions) -> None:
     from asyncnn.devices import DeviceSettings
     from asyncnn.devices.device_settings import read_settings, with_options
     from asyncnn.extensions import load_extension
+    from asyncnn.output_files import check_writable
     from asyncnn.runtime.opening_devices import open_device
+    from asyncnn.service import RecordingSettings
     from asyncnn.service.process import default_socket_path, socket_address
     from asyncnn.service.start import serve_until_stopped
 
@@ -90,7 +92,14 @@ def serve(asked: ServeOptions) -> None:
     isolated = serving.isolating(asked.device, given, asked.extension or (), apart)
     opened = open_device(asked.device, settings=given, extensions=extensions)
     limits, user_limits = serving.limits_of(asked.limit or ())
-    recording = serving.recording_of(asked)
+    check_writable(asked.record_on_missed_deadline)
+    recording = RecordingSettings(
+        calls=asked.record,
+        models=asked.record_models,
+        tensors=asked.record_tensors,
+        max_bytes=asked.record_bytes,
+        missed_deadlines_to=str(asked.record_on_missed_deadline or ""),
+    )
     noting = recording, given, tuple(asked.extension or ()), asked.device
     publish = partial(
         serving.server,

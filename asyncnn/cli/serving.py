@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from asyncnn.devices.engine_verdicts import environment_of_trials
 from asyncnn.devices.own_devices import own_device
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, has_measured_capabilities
-from asyncnn.output_files import check_writable
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.translation import translates
@@ -31,9 +30,6 @@ from asyncnn.service import RecordingSettings, ServiceLimits, UserLimits
 from asyncnn.service.driver.isolating import Isolation
 from asyncnn.service.driver.server import Server
 from asyncnn.service.start import recorder_of
-
-if TYPE_CHECKING:
-    from asyncnn.cli.serve import ServeOptions
 
 logger = logging.getLogger(__name__)
 
@@ -94,22 +90,6 @@ def weight_of(text: str) -> tuple[int, float]:
             f"--user-weight {text} is not a uid and a weight",
             hint="write it like 1000=2.5",
         ) from None
-
-
-def recording_of(asked: "ServeOptions") -> RecordingSettings:
-    """Return what is to be kept of calls.
-
-    :raises InvalidArgumentError: if a number is too large.
-    :raises OSError: if a file cannot be written.
-    """
-    check_writable(asked.record_on_missed_deadline)
-    return RecordingSettings(
-        calls=asked.record,
-        models=asked.record_models,
-        tensors=asked.record_tensors,
-        max_bytes=asked.record_bytes,
-        missed_deadlines_to=str(asked.record_on_missed_deadline or ""),
-    )
 
 
 def server(

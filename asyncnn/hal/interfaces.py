@@ -142,35 +142,11 @@ class IFencedExecutionCallback(ABC):
         """End the execution soon, with RESOURCE_EXHAUSTED_TRANSIENT. Not in the HAL."""
 
 
-class IBurstRecorder(Protocol):
-    """Notes the executions of a burst for later. Not in the HAL.
-
-    What it is said to be about is what `request` has returned. If ``is_plain``, an
-    execution without a deadline is noted by ``begin`` and ``end``.
-    """
-
-    begin: Callable[[bytes], int]
-    end: Callable[[int, int], None]
-    is_plain: bool
-
-    def request(self, request: Request, measure: int) -> Any:
-        """Return what notes are about; its ``template`` is what ``begin`` takes."""
-
-    def begin_with(self, about: Any, deadline: int | None) -> int:
-        """Note that an execution begins; return its number."""
-
-    def end_with(self, call: int, status: ErrorStatus, about: Any) -> None:
-        """Note that it has ended."""
-
-    def cancelled(self, call: int) -> None:
-        """Note that it was cancelled."""
-
-
 class IBurstCallback(ABC):
     """Resolves memory slots of a burst (1.2/IBurstCallback.hal)."""
 
     __slots__ = ()
-    recorder: IBurstRecorder | None = None  # of a driver; not in the HAL
+    recorder: Any = None  # an `IBurstRecorder` of a driver; not in the HAL
     take_turn: TakeTurn | None = None  # asked before each packet
     carries_deadlines: bool = False  # whether one may follow a packet; not in the HAL
 

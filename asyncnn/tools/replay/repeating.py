@@ -83,6 +83,15 @@ class PoolSpan(NamedTuple):
         return self.start < other.end and other.start < self.end
 
 
+class RepeatedExecution(NamedTuple):
+    """An execution that is to be repeated."""
+
+    call: RecordedCall
+    prepared: IPreparedModel
+    request: Request
+    options: ExecutionOptions
+
+
 class Repetition:
     """Makes the calls of a recording on a device, whose models are ``models``.
 
@@ -301,9 +310,11 @@ class Repetition:
             deadline=_past_or_none(call),
         )
         if call.kind is CallKind.BURST:
-            return await self._by_burst(call, prepared, request, options)
+            return await self._by_burst(
+                RepeatedExecution(call, prepared, request, options)
+            )
         if call.kind is CallKind.FENCED:
-            return self._fenced(call, prepared, request, options)
+            return self._fenced(RepeatedExecution(call, prepared, request, options))
         callback = ExecutionFuture()
         times = options.measure, options.deadline, options.loop_timeout
         prepared.execute_1_3(request, *times, callback)
@@ -311,13 +322,8 @@ class Repetition:
             callback.die()
         return _ended_by(callback)
 
-    async def _by_burst(
-        self,
-        call: RecordedCall,
-        prepared: IPreparedModel,
-        request: Request,
-        options: ExecutionOptions,
-    ) -> Awaitable[_Ended]:
+    async def _by_burst(self, asked: "RepeatedExecution") -> Awaitable[_Ended]:
+        call, prepared, request, options = asked
         key = call.connection, call.number
         burst = self._bursts.get(key)
         if burst is None:
@@ -336,13 +342,8 @@ class Repetition:
 
         return ended()
 
-    def _fenced(
-        self,
-        call: RecordedCall,
-        prepared: IPreparedModel,
-        request: Request,
-        options: ExecutionOptions,
-    ) -> Awaitable[_Ended]:
+    def _fenced(self, asked: "RepeatedExecution") -> Awaitable[_Ended]:
+        call, prepared, request, options = asked
         numbers = [(call.connection, each) for each in call.details.wait_for]
         fences = [f for n in numbers if (f := self._fences.get(n)) is not None]
         status, fence, callback = prepared.execute_fenced(

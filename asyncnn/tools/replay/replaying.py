@@ -22,7 +22,7 @@ from asyncnn.service.recording import (
     digest_of,
     encoded_model,
 )
-from asyncnn.tools.replay.judging import (
+from asyncnn.tools.replay.differing_calls import (
     ReplayReport,
     death_of,
     differing_routes,
@@ -74,7 +74,7 @@ async def cut_down(request: ReplayRequest) -> CallRecord:
         return await cut(request.record, fails)
 
 
-class _Trials:
+class ReplayTrials:
     """Repeats recordings on one device, and opens another after that has died."""
 
     def __init__(
@@ -105,10 +105,10 @@ class _Trials:
 
 
 @asynccontextmanager
-async def _trials(request: ReplayRequest) -> AsyncIterator[_Trials]:
+async def _trials(request: ReplayRequest) -> AsyncIterator[ReplayTrials]:
     models = found_models(request.record, request.models, request.extensions)
     async with AsyncExitStack() as stack:
-        yield _Trials(request, models, stack)
+        yield ReplayTrials(request, models, stack)
 
 
 def found_models(

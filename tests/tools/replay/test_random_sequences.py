@@ -11,7 +11,7 @@ from asyncnn.devices import ReferenceDevice
 from asyncnn.service import RecordingSettings, Server
 from asyncnn.service.recorded_memory import CallKind
 from asyncnn.service.recording import CallRecord
-from asyncnn.tools.replay.judging import ReplayReport, judged
+from asyncnn.tools.replay.differing_calls import ReplayReport, judged
 from asyncnn.tools.replay.pinning import CallNeeds, cut
 from asyncnn.tools.replay.repeating import Repetition
 from asyncnn.tools.replay.replaying import found_models
