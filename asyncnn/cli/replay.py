@@ -65,9 +65,9 @@ class ReplayOptions(options.CommandOptions, frozen=True, kw_only=True):
 def replay(asked: ReplayOptions) -> None:
     """Repeat recorded calls of a driver, and compare statuses and outputs.
 
-    What time has decided is pinned: calls that were cancelled or missed their deadlines
-    are again, and others have none. Outputs are compared bit by bit, if they were
-    recorded.
+    What time has decided is pinned: calls that were cancelled, or missed their
+    deadlines, are so again, and others have none. Outputs are compared bit by
+    bit, if they were recorded.
 
     Exits with 1 if a call differs, with 2 on bad input.
     """
