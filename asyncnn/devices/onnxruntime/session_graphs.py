@@ -80,6 +80,12 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
         if operand is None:
             raise InvalidArgumentError(f"input {place} of a region is omitted")
         argument = _argument(port, f"input {place}", operand)
+        if not argument.nbytes and session.traits.need_elements:
+            names = b", ".join(sorted(session.traits.need_elements)).decode()
+            raise InvalidArgumentError(
+                f"input {place} has no elements: on some tensors of none, ONNX "
+                f"Runtime's {names} would end the process"
+            )
         if operand.value is None:
             reads.append(place)
             inputs.append(argument)
