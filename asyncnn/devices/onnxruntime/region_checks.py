@@ -44,9 +44,7 @@ _COMPLETE = frozenset(
 _AT_LEAST = {b"QLinearLeakyRelu": 5, b"QLinearSigmoid": 5}
 """Inputs that are read whether they are there or not, as sessions are made."""
 
-_NEED_ELEMENTS = frozenset(
-    {b"ConvTranspose", b"DynamicQuantizeLSTM", b"GRU", b"LSTM", b"STFT", b"Unique"}
-)
+_NEED_ELEMENTS = frozenset({b"ConvTranspose", b"GRU", b"LSTM", b"STFT", b"Unique"})
 """Operators that end the process if a tensor that they read has no elements."""
 
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)

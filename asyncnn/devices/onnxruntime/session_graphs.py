@@ -82,10 +82,8 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
         argument = _argument(port, f"input {place}", operand)
         if not argument.nbytes and session.traits.need_elements:
             names = b", ".join(sorted(session.traits.need_elements)).decode()
-            raise InvalidArgumentError(
-                f"input {place} has no elements: on some tensors of none, ONNX "
-                f"Runtime's {names} would end the process"
-            )
+            told = f"on none, ONNX Runtime's {names} may end the process"
+            raise InvalidArgumentError(f"input {place} has no elements: {told}")
         if operand.value is None:
             reads.append(place)
             inputs.append(argument)
