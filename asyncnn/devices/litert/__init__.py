@@ -10,8 +10,8 @@ write it. `docs/accelerated.md` shows the table. The files, from below: tensors 
 operators of a graph (`tflite_graph`), the forms of operands in it (`operand_tensors`),
 what rules share (`operation_writer`), the rules by family (`operators_*`), all of them
 (`claims`), the bytes (`writer`, `flat_file`) and where LiteRT reads them
-(`graph_file`), what caches keep (`segment_record`); and files of others as one operation
-(`region_kernels`, `region_file`).
+(`graph_file`), what caches keep (`segment_record`); and files of others, each as one
+operation (`region_kernels`, `region_file`).
 
 No operation is claimed that could make LiteRT end the process, as some do that it does
 not compute: so limits of scales, strides and sizes are part of the rules.
