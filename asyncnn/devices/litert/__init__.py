@@ -4,17 +4,41 @@ A segment is a run of steps of a plan (`asyncnn.engine.delegation`). Each of its
 operations is written in TFLite, the format that LiteRT takes, and LiteRT computes them
 all at once. Nothing here imports LiteRT before it is needed to run a graph.
 
+`claims`
+    says whether an operation, whose shapes are known, is computed there
+`refusal`
+    says why one is not
+`write_graph`
+    writes a segment as a TFLite file, in memory; with barriers, LiteRT can be stopped
+    between parts of it
+
 `claims` and `write_graph` follow one table of rules, in which operations of the HAL
 have functions that write them: an operation is claimed exactly if its function can
-write it. `docs/accelerated.md` shows the table. The files, from below: tensors and
-operators of a graph (`tflite_graph`), the forms of operands in it (`operand_tensors`),
-what rules share (`operation_writer`), the rules by family (`operators_*`), all of them
-(`claims`), the bytes (`writer`, `flat_file`) and where LiteRT reads them
-(`graph_file`), what caches keep (`segment_record`); and files of others, each as one
-operation (`region_kernels`, `region_file`).
+write it. `docs/accelerated.md` shows the table. The files, from below:
 
-No operation is claimed that could make LiteRT end the process, as some do that it does
-not compute: so limits of scales, strides and sizes are part of the rules.
+`tflite_graph.py`
+    tensors, constants and operators of a graph
+`operand_tensors.py`
+    the forms in which operands of the HAL lie in tensors: unsigned codes are computed
+    as signed ones, float16 as float32
+`operation_writer.py`
+    what all rules share: one operation, its tensors, and checks of its operands
+`operators_*.py`
+    the rules, by family of operations
+`claims.py`
+    the whole table, and why the other operations are left to the kernels
+`writer.py`, `flat_file.py`
+    the bytes of the file, in the schema of TFLite and as a flatbuffer
+`graph_file.py`
+    the file with the constants that lie apart, where LiteRT reads it
+`segment_record.py`
+    what caches keep of a file
+`region_kernels.py`, `region_file.py`
+    files of others, as one operation: checked, with a head in front of them
+
+No operation is claimed that
+could make LiteRT end the process, which it does on some graphs that it cannot compute:
+so limits of scales, strides and sizes are part of the rules.
 
 >>> import numpy as np
 >>> from asyncnn import OperandType, OperationType
