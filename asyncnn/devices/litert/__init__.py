@@ -6,11 +6,6 @@ all at once. Nothing here imports LiteRT before it is needed to run a graph.
 
 `claims`
     says whether an operation, whose shapes are known, is computed there
-`refusal`
-    says why one is not
-`write_graph`
-    writes a segment as a TFLite file, in memory; with barriers, LiteRT can be stopped
-    between parts of it
 
 `claims` and `write_graph` follow one table of rules, in which operations of the HAL
 have functions that write them: an operation is claimed exactly if its function can
