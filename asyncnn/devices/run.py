@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
@@ -133,12 +133,27 @@ class Run(RunFields, Work, Completion):
             self._launched_ns = perf_counter_ns()
 
     @classmethod
-    def anew(cls, executable: Executable, request: Request, *others: Any) -> Self:
-        """Make a run that goes native, and what others are copied from if they can."""
-        if others[0] is DEFAULT_OPTIONS and cls.is_like_others:
-            blank = executable.blanks[cls] = cls(executable, NOTHING_BOUND, *others)
+    def anew(
+        cls,
+        executable: Executable,
+        request: Request,
+        arrays: Sequence[Array] | None,
+        options: ExecutionOptions,
+        client: Client,
+    ) -> Self:
+        """Make a run, and what others are copied from if they can; see `made`.
+
+        ``arrays`` are for the ports of its plan, unless ``request`` has some.
+        """
+        is_like_others = options is DEFAULT_OPTIONS and cls.is_like_others
+        if is_like_others and executable.goes_native and cls not in executable.blanks:
+            blank = cls(executable, NOTHING_BOUND, options, client)
             del blank._executable, blank.client  # they go when nobody else has them
-        return cls(executable, request, *others)
+            executable.blanks[cls] = blank
+        run = cls(executable, request, options, client)
+        if arrays is not None:
+            run._arrays = arrays
+        return run
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
