@@ -102,9 +102,14 @@ class BlasThreads:
         """Set another limit; the lock is held."""
         before, self._least = self._least, least
         if before == _NO_LIMIT:
-            self._original = [library.get() for library in self._libraries]
-        for (get, set_), original in zip(self._libraries, self._original, strict=False):
+            self._original.clear()
+        for number, (get, set_) in enumerate(self._libraries):
             now = get()
+            if before == _NO_LIMIT:
+                self._original.append(now)
+            elif number >= len(self._original):  # it was found meanwhile
+                break
+            original = self._original[number]
             wanted = least if least < original else original
             if now != wanted and (before == _NO_LIMIT or now == min(before, original)):
                 set_(wanted)

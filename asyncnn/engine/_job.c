@@ -187,7 +187,7 @@ typedef struct Control {
     F(requested) F(program) F(idle) F(pop) F(append) F(known_outputs) F(job) F(thread) \
     F(work) F(interrupt) F(pause) F(from_ns) F(threads) F(lanes_each) F(may_spread) \
     F(is_on) F(is_young) F(result) F(output_shapes) F(learn) F(_spread) F(_finish) F(_resolve) \
-    F(_tell_run) F(blanks) F(plan) F(anew)
+    F(_tell_run) F(blanks) F(plan) F(anew) F(goes_native)
 
 #define NAME(name) NAME_##name,
 enum { NAMES(NAME) NAME_COUNT };
@@ -2102,12 +2102,23 @@ made_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     }
     if (args[OPTIONS] == state->default_options)
         blank = blank_of(state, args[KIND], args[EXECUTABLE], args[ARRAYS]);
-    if (!blank)
-        return PyErr_Occurred()
-                   ? NULL
-                   : PyObject_CallMethodObjArgs(
-                         args[KIND], state->names[NAME_anew], args[EXECUTABLE],
-                         args[REQUEST], args[ARRAYS], args[OPTIONS], args[CLIENT], NULL);
+    if (!blank && PyErr_Occurred())
+        return NULL;
+    if (!blank) {
+        int has = is_true(args[EXECUTABLE], state->names[NAME_goes_native]);
+        if (has > 0)
+            return PyObject_CallMethodObjArgs(
+                args[KIND], state->names[NAME_anew], args[EXECUTABLE], args[REQUEST],
+                args[ARRAYS], args[OPTIONS], args[CLIENT], NULL);
+        /* There is to be no blank: one call less. */
+        made = has ? NULL
+                   : PyObject_CallFunctionObjArgs(
+                       args[KIND], args[EXECUTABLE], args[REQUEST], args[OPTIONS],
+                       args[CLIENT], NULL);
+        if (made && args[ARRAYS] != Py_None && PyObject_TypeCheck(made, state->fields))
+            set((Fields *)made, AT__arrays, Py_NewRef(args[ARRAYS]));
+        return made;
+    }
     plan = PyObject_GetAttr(args[REQUEST], state->names[NAME_plan]);
     made = plan ? PyType_GenericAlloc(Py_TYPE(blank), 0) : NULL;
     if (made) {
