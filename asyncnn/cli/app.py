@@ -43,6 +43,8 @@ COMMANDS = {
         "compare": ("compare", "compare"),
         "diff": ("diff", "diff"),
         "serve": ("serve", "serve"),
+        "record": ("replay", "record"),
+        "replay": ("replay", "replay"),
         "top": ("top", "top"),
         "devices": ("devices", "devices"),
         "capabilities": ("devices", "capabilities"),
@@ -52,6 +54,7 @@ COMMANDS = {
         "profile": ("profile", "profile"),
         "bench": ("app", "benchmarks"),
         "loadgen": ("loadgen", "loadgen"),
+        "stress": ("stress", "stress"),
     }.items()
 }
 """Where the function of each command is, or the `typer.Typer` of those below it."""
