@@ -180,10 +180,9 @@ class InProcessPreparedModel(BasePreparedModel):
             return launched(self, execution, options)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
-        kind, arrays = Run if active.recorder is None else Traced, execution.arrays
-        run: Run = made(
-            kind, self._executable, execution, arrays, options, calling_client.get()
-        )
+        kind, client = Run if active.recorder is None else Traced, calling_client.get()
+        arrays, executable = execution.arrays, self._executable
+        run: Run = made(kind, executable, execution, arrays, options, client)
         try:
             self._scheduler.submit(run)
         except AsyncnnError as error:
@@ -200,10 +199,8 @@ class InProcessPreparedModel(BasePreparedModel):
             return None if bound is None else self.launch(bound, options)
         if EXECUTION.is_on:
             _tell_launch("execute", usual, options.deadline)
-        kind = Run if active.recorder is None else Traced
-        run: Run = made(
-            kind, self._executable, usual, tensors, options, calling_client.get()
-        )
+        kind, client = Run if active.recorder is None else Traced, calling_client.get()
+        run: Run = made(kind, self._executable, usual, tensors, options, client)
         try:
             self._scheduler.submit(run)
         except AsyncnnError as error:

@@ -134,23 +134,14 @@ class Run(RunFields, Work, Completion):
 
     @classmethod
     def anew(
-        cls,
-        executable: Executable,
-        request: Request,
-        arrays: Sequence[Array] | None,
-        options: ExecutionOptions,
-        client: Client,
+        cls, executable: Executable, request: Request, arrays: Any, *others: Any
     ) -> Self:
-        """Make a run, and what others are copied from if they can; see `made`.
-
-        ``arrays`` are for the ports of its plan, unless ``request`` has some.
-        """
-        is_like_others = options is DEFAULT_OPTIONS and cls.is_like_others
+        """Make a run, and what others are copied from if they can; see `made`."""
+        is_like_others = others[0] is DEFAULT_OPTIONS and cls.is_like_others
         if is_like_others and executable.goes_native and cls not in executable.blanks:
-            blank = cls(executable, NOTHING_BOUND, options, client)
+            blank = executable.blanks[cls] = cls(executable, NOTHING_BOUND, *others)
             del blank._executable, blank.client  # they go when nobody else has them
-            executable.blanks[cls] = blank
-        run = cls(executable, request, options, client)
+        run = cls(executable, request, *others)
         if arrays is not None:
             run._arrays = arrays
         return run
