@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
