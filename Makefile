@@ -10,7 +10,7 @@ EXHAUSTIVE_TIER ?= exhaustive
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
 .PHONY: demo test test-rest test-all test-exhaustive test-uvloop test-pythons coverage \
-	coverage-of-cases check lint types size bench simulate docs wheels clean
+	coverage-of-cases check lint types size bench simulate schedules docs wheels clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
@@ -77,6 +77,11 @@ bench: $(READY)
 simulate: $(READY)
 	ASYNCNN_SIMULATED_REQUESTS=1000000 $(BIN)/pytest -q tests/qos/test_simulation.py tests/qos/test_fairness.py
 
+# 100,000 seeded schedules of the scheduler, fences, devices and drivers; each failure is
+# told with the command that repeats it.
+schedules: $(READY)
+	$(BIN)/python -m tests.schedules --count 100000 --seed $${SEED:-0}
+
 docs: $(READY)
 	$(BIN)/python -m docs.operations_page
 	$(BIN)/python -m docs.accelerated_page
@@ -98,7 +103,7 @@ types: $(READY)
 # What pip and the tools that it calls say is only shown if they fail. Sources are compiled
 # as pip does it for a wheel: where PYTHONDONTWRITEBYTECODE is set, nobody else would, and
 # each process would take twice as long to start.
-$(READY): pyproject.toml setup.py asyncnn/_native.h asyncnn/_turn.c asyncnn/engine/_job.c asyncnn/fmq/_ring.c asyncnn/hal/validate/_prescan.c asyncnn/kernels/_compiled.c asyncnn/tflite/_scan.c tests/model_packages.txt
+$(READY): pyproject.toml setup.py asyncnn/_native.h asyncnn/_turn.c asyncnn/engine/_job.c asyncnn/fmq/_ring.c asyncnn/hal/validate/_prescan.c asyncnn/kernels/_compiled.c asyncnn/service/driver/_calls.c asyncnn/tflite/_scan.c tests/model_packages.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
 	@echo "installing asyncnn and what its tests need into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
