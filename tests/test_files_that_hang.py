@@ -36,7 +36,7 @@ from asyncnn.tracing import Layer, Phase, active, recording
 from tests.dead_folder import Call, DeadFolder, dead_folder
 from tests.devices.cache.models import dense
 from tests.test_input_files import THREADS
-from tests.waits import until
+from tests.waits import cancelled, until
 
 DEVICES = ("reference", "accelerated")
 MODEL = asyncnn.bundled_file("digits_float.asyncnn")
@@ -236,9 +236,7 @@ class TestDeadFolder:
         assert await asyncnn.load_model(path)
         far.hang()
         task = await hanging(far, asyncnn.load_model(path))
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
 
     @pytest.mark.parametrize("device", DEVICES)
     @pytest.mark.parametrize(
@@ -271,9 +269,7 @@ class TestDeadFolder:
                 await task
             task = asyncio.ensure_future(opened.prepare(dense(False)))
             await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled(task)
 
     @pytest.mark.parametrize("device", DEVICES)
     async def test_with_a_cache_in_it_models_are_prepared_without_one(
@@ -338,9 +334,7 @@ class TestDeadFolder:
             await device.__aenter__()
         task = asyncio.ensure_future(asyncnn.connect(path).__aenter__())
         await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
 
     async def test_with_settings_in_it_the_start_of_a_driver_can_be_cancelled(
         self, far: DeadFolder
@@ -348,9 +342,7 @@ class TestDeadFolder:
         far.hang()
         connecting = asyncnn.connect(settings=far.path / "settings.toml")
         task = await hanging(far, connecting.__aenter__())
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
 
     async def test_a_driver_ends_though_its_socket_stays_in_it(
         self, far: DeadFolder

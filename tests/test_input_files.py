@@ -37,7 +37,7 @@ from asyncnn.input_files import (
 )
 from asyncnn.pacing import Steps, Stepwise, completed
 from tests.forks import in_child
-from tests.waits import until
+from tests.waits import cancelled, until
 
 THREADS = "asyncnn-files"
 
@@ -135,9 +135,7 @@ class TestAwaiting:
 
         task = asyncio.create_task(offload_abandonable("", in_one(hang)))
         await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
         assert hanging_threads() == 1
 
     async def test_the_deadline_leaves_it_and_names_it(
@@ -241,9 +239,7 @@ class TestAwaiting:
         ]
         waiting = asyncio.create_task(offload_abandonable("", in_one(pytest.fail)))  # type: ignore[arg-type]
         await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
+        await cancelled(waiting)
         gate.set()
         assert await asyncio.gather(*hanging) == [True] * MOST_ABANDONED
 

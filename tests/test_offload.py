@@ -20,7 +20,7 @@ from asyncnn.offload import (
     switching_at_least_every,
 )
 from asyncnn.pacing import Pace, Steps
-from tests.waits import until
+from tests.waits import cancelled, until
 
 
 async def test_the_result_comes_from_another_thread() -> None:
@@ -84,9 +84,7 @@ async def test_cancelled_steps_stop_before_the_next_one_and_are_closed() -> None
     task = asyncio.create_task(offload_steps(steps()))
     await asyncio.sleep(0.01)
     assert is_open.is_set()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancelled(task)
     assert not is_open.is_set()
 
 

@@ -1,13 +1,9 @@
-"""The ends in C: their twin does the same, and they leave no memory wrong."""
+"""The ends in C: they leave no memory wrong."""
 
 import asyncio
 import gc
-import os
-import re
-import subprocess
 import sys
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +12,10 @@ from asyncnn import turn
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.turn import TURN_NS, Waiter, in_this_turn
-from tests import sanitizing
 
 needs_compiled = pytest.mark.skipif(
     issubclass(Waiter, asyncio.Future), reason="there are no compiled waiters"
 )
-BEHAVIOUR = Path(__file__).with_name("test_callbacks.py")
-SOURCE = Path(turn.__file__).with_name("_turn.c")
 RESULT = (ErrorStatus.NONE, (), NO_TIMING)
 
 
@@ -30,21 +23,6 @@ RESULT = (ErrorStatus.NONE, (), NO_TIMING)
 def test_it_counts_as_its_twin_does() -> None:
     built: Any = turn._built
     assert built.TURN_NS == TURN_NS
-    assert not re.findall(r"\bPy_RETURN_\w+;", SOURCE.read_text())
-
-
-@needs_compiled
-def test_python_does_the_same() -> None:
-    chosen = "not interrupt"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    run = subprocess.run(
-        [*command, "-k", chosen, str(BEHAVIOUR)],
-        env=os.environ | {"ASYNCNN_PURE_JOB": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout
 
 
 async def test_what_was_awaited_goes_with_its_task() -> None:
@@ -109,13 +87,3 @@ async def test_what_is_thrown_in_is_raised() -> None:
     with pytest.raises(ValueError, match="a word"):
         by_hand.throw(ValueError("a word"))
     assert not end.is_dead
-
-
-@needs_compiled
-@pytest.mark.exhaustive
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", list(sanitizing.SANITIZERS))
-def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
-    tests = [BEHAVIOUR, Path(__file__)]
-    chosen = "not interrupt and not the_same"
-    sanitizing.check("asyncnn._turn", SOURCE, tests, name, tmp_path, chosen)

@@ -18,6 +18,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service.process import running_driver
 from asyncnn.web import CLIENT_CLOSED_REQUEST, CancelOnDisconnect, Message
+from tests.waits import cancelled
 
 HTTP = {"type": "http"}
 DISCONNECT = {"type": "http.disconnect"}
@@ -121,9 +122,7 @@ class TestMessages:
         begun, ended = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(Server().serve(endless(begun, ended)))
         await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
         assert ended.is_set()
 
 

@@ -91,13 +91,13 @@ def _again(asked: FuzzOptions, names: list[str]) -> None:
     :raises InvalidArgumentError: if there are several targets, or no such file.
     """
     from asyncnn.tools.fuzz.hunting import watched
-    from asyncnn.tools.fuzz.worker import Order
+    from asyncnn.tools.fuzz.worker import WorkOrder
 
     if len(names) != 1:
         raise InvalidArgumentError("--input is for one target")
     if asked.input is None or not asked.input.is_file():
         raise InvalidArgumentError(f"there is no file {asked.input}")
-    order = Order(
+    order = WorkOrder(
         target=names[0], note="", device=asked.device or "", input=str(asked.input)
     )
     outcome = watched(order)

@@ -8,7 +8,6 @@ file whose tag does not fit is not decoded.
 import hmac
 import logging
 import os
-import secrets
 import struct
 import sys
 from collections.abc import Sequence
@@ -255,5 +254,5 @@ def _read_key(path: Path) -> bytes:
 
 def _create_key(path: Path) -> None:
     """Create the file with all its bytes, unless another process does so first."""
-    write_private(path, secrets.token_bytes(_KEY_BYTES), may_replace=False)
+    write_private(path, os.urandom(_KEY_BYTES), may_replace=False)
     logger.info("created the key of caches at %s", path)

@@ -5,7 +5,7 @@ decides what runs, or where in memory: no scalars and no integers that kernels c
 index with, but tensors of numbers to compute with, and what kernels packed of such.
 """
 
-import secrets
+import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -92,7 +92,7 @@ def writing(
 
 def new_identity() -> bytes:
     """Return what no other compilation has."""
-    return secrets.token_bytes(COMPILATION_BYTES)
+    return os.urandom(COMPILATION_BYTES)
 
 
 def _recording(

@@ -9,7 +9,7 @@ Source: HAL 1.3/IDevice.hal (allocate), 1.3/IBuffer.hal.
 
 import asyncio
 import logging
-import secrets
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -197,7 +197,7 @@ class Buffers:
     def _new_token(self) -> int:
         """Return a token that nobody can guess."""
         while True:
-            token = _TOKENS_FROM | secrets.randbits(31)
+            token = _TOKENS_FROM | int.from_bytes(os.urandom(4)) >> 1
             if token not in self._known:
                 return token
 

@@ -8,7 +8,6 @@ does not answer is gone without.
 
 import errno
 import os
-import secrets
 import stat
 import time
 from contextlib import suppress
@@ -146,7 +145,7 @@ def writing(
         with suppress(OSError):
             if time.time() - left.lstat().st_mtime > _DEAD_S:
                 left.unlink()
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    draft = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as file:

@@ -3,7 +3,6 @@
 import ctypes
 import mmap
 import sys
-import sysconfig
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +38,7 @@ def _pick_address_of() -> Callable[[Array], int]:
     return _told_address_of
 
 
-_IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+_IS_FREE_THREADED = "t" in sys.abiflags
 
 address_of = _pick_address_of()
 """Returns the address of the first element of an array."""

@@ -4,7 +4,6 @@ Neighbours that an operation treats alike are merged for it.
 """
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -145,6 +144,8 @@ def as_arguments(shapes: Mapping[str, Shape]) -> str:
 
 def as_options(shapes: Mapping[str, Shape]) -> str:
     """Return what gives shapes to inputs on a command line, for a shell."""
+    import shlex
+
     return " ".join(
         shlex.join(("--input-shape", f"{name}={','.join(map(str, shape))}"))
         for name, shape in shapes.items()

@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import logging
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -139,7 +138,7 @@ class ModelCache:
         names: "_Names",
         token: bytes,
     ) -> IPreparedModel:
-        suffix = f"-{secrets.token_hex(8)}{_DRAFT}"
+        suffix = f"-{os.urandom(8).hex()}{_DRAFT}"
         drafts = tuple(tuple(name + suffix for name in kind) for kind in names)
         try:
             async with self._opened(drafts, _NEW, arguments.deadline) as caches:

@@ -16,7 +16,6 @@ from asyncnn.input_files import call_abandonable, in_one, offload_abandonable
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
 from asyncnn.pacing import Steps, completed
-from asyncnn.runtime.container import read_container
 from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model import (
     InputShapes,
@@ -188,6 +187,8 @@ class _Order(NamedTuple):
                         f"{what} cannot be given for {kind.value} files"
                     )
             if kind is FileKind.CONTAINER:
+                from asyncnn.runtime.container import read_container
+
                 named = read_container(memory)
                 return named if states is None else named.with_pairs(states)
             if kind is FileKind.TFLITE:

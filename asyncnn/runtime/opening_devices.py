@@ -310,12 +310,18 @@ async def _remote(
     deadline_grace: float,
 ) -> AsyncIterator["RemoteDevice"]:
     async with AsyncExitStack() as stack:
+        own: DriverProcess | None = None
         if path is None:
-            path, driver_uids = (await stack.enter_async_context(start())).path, ()
+            own = await stack.enter_async_context(start())
+            path, driver_uids = own.path, ()
         connecting = _import_client()(
             path, driver_uids=driver_uids, deadline_grace=deadline_grace
         )
-        yield await stack.enter_async_context(connecting)
+        try:
+            yield await stack.enter_async_context(connecting)
+        finally:
+            if own is not None and connecting.hangs:  # it would not end if asked to
+                own.process.kill()
 
 
 def _supervised(

@@ -9,7 +9,6 @@ further ones. To a session it is inputs and outputs like others, which `Kept` de
 import asyncio
 import logging
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -147,6 +146,8 @@ def no_state(model: NamedModel) -> InvalidArgumentError:
         for after in model.outputs
         if before.is_like(after)
     ]
+    import shlex
+
     one, two = alike[0] if alike else ("INPUT", "OUTPUT")
     return InvalidArgumentError(
         "the model keeps no state, so it has no sessions",

@@ -138,6 +138,10 @@ class PendingAnswers:
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[object]] = {}
 
+    def __len__(self) -> int:
+        """Return how many are waited for."""
+        return len(self._waiting)
+
     async def answer(self, number: int, kind: type[AnswerT]) -> AnswerT:
         """Wait for an answer to what was just sent; nothing is read in between.
 

@@ -38,7 +38,14 @@ from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.client.unanswered import Cause, given_up
 from asyncnn.service.supervised_model import ModelOrder, SupervisedModel
-from asyncnn.service.supervision import NO_DRIVER, Backoff, Life, Supervision, Waiting
+from asyncnn.service.supervision import (
+    NO_DRIVER,
+    Backoff,
+    Life,
+    Supervision,
+    Waiting,
+    watch_for_hanging,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +112,7 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
         while True:
             connected = None
             try:
-                async with connect() as remote:
+                async with connect() as remote, self._watched(remote):
                     connected = time.monotonic()
                     reason = await self._use(remote)
             except AsyncnnError as error:
@@ -120,6 +127,16 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
                 return
             logger.warning("no driver: %s; next attempt in %.2f s", reason, pause)
             await asyncio.sleep(pause)
+
+    @asynccontextmanager
+    async def _watched(self, remote: RemoteDevice) -> AsyncIterator[None]:
+        watch = watch_for_hanging(remote, self._supervision.hang_after)
+        task = asyncio.create_task(watch)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
 
     async def _use(self, remote: RemoteDevice) -> str:
         """Use a driver until it is lost; return why it was."""

@@ -1,6 +1,7 @@
 """How a lost driver is replaced: settings, pauses, and the calls that wait for it."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -8,8 +9,12 @@ from functools import partial
 import msgspec
 
 from asyncnn.callbacks import CallbackObject
-from asyncnn.deadlines import told_late
-from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
+from asyncnn.deadlines import format_duration, told_late
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+)
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.service.client.remote_device import RemoteDevice
@@ -29,12 +34,46 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
     :param max_delay: the longest pause.
     :param give_up_after: how long there may be no driver, or only drivers that die
         soon, until every call fails for good.
+    :param hang_after: how long a driver may answer nobody while a call waits for it,
+        until it counts as lost; infinity waits for ever.
+    :raises InvalidArgumentError: if ``hang_after`` is not positive.
     """
 
     wait: float = 10.0
     first_delay: float = 0.02
     max_delay: float = 1.0
     give_up_after: float = 60.0
+    hang_after: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.hang_after > 0:
+            raise InvalidArgumentError(
+                f"hang_after is {self.hang_after} s",
+                hint="it is positive; math.inf waits",
+            )
+
+
+_LOOKS = 4
+"""How often a driver is asked within `Supervision.hang_after`, all but once in vain.
+
+A stop of this process itself, which lets any timer pass, makes one of them vain.
+"""
+
+
+async def watch_for_hanging(remote: RemoteDevice, hang_after_s: float) -> None:
+    """Give a driver up that answers nobody while a call waits for it."""
+    if math.isinf(hang_after_s):
+        return
+    loop, pause_s, in_vain = asyncio.get_running_loop(), hang_after_s / _LOOKS, 0
+    while in_vain < _LOOKS - 1:
+        asked_s = loop.time()
+        answers = not remote.is_awaited or await remote.answers(pause_s)
+        in_vain = 0 if answers else in_vain + 1
+        await asyncio.sleep(asked_s + pause_s - loop.time())
+    remote.give_up(
+        f"has answered nobody for {format_duration(pause_s * in_vain * 1e6)}; it hangs "
+        "or is stopped"
+    )
 
 
 class Backoff:

@@ -43,7 +43,7 @@ from tests.burst.ends import (
 )
 from tests.fmq.words import add_to_word
 from tests.networks import addition
-from tests.waits import until
+from tests.waits import cancelled, until
 
 
 @pytest.fixture
@@ -114,9 +114,7 @@ async def test_cancelling_stops_the_execution_and_the_burst_goes_on(
         scripted.outcome = None
         task = asyncio.ensure_future(scripted_burst.execute(a_request()))
         await scripted.launched()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
         assert scripted.killed == round_
         scripted.outcome = (ErrorStatus.NONE, (), NO_TIMING)
         result = await scripted_burst.execute(a_request())
@@ -371,9 +369,7 @@ class TestReopening:
             mortal.may_open.clear()
             task = asyncio.ensure_future(burst.execute(a_request()))
             await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled(task)
             mortal.may_open.set()
             assert (await burst.execute(a_request())).status is ErrorStatus.NONE
             assert burst.statistics().reopened == 1

@@ -2,14 +2,12 @@
 
 import os
 import random
-from collections.abc import AsyncIterator
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, RequestShape
-from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -19,7 +17,6 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.runtime.device import Device
-from asyncnn.service import RemoteDevice, Server
 from asyncnn.tools.conformance.mutations.request_rows import (
     BAD_DATUMS,
     PACKET_ROWS,
@@ -35,21 +32,12 @@ from tests.burst.ends import (
     served,
 )
 from tests.networks import addition
+from tests.places import PLACES, device_at
 
 REJECTED = {ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT}
 
 
-@pytest.fixture(params=["inprocess", "remote"])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    async with ReferenceDevice() as hal:
-        if request.param == "inprocess":
-            yield Device("reference", hal)
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(hal, path), RemoteDevice(path) as remote:
-            yield Device("remote", remote)
+device = device_at(*PLACES)
 
 
 async def check_all_refused(ends: Ends, packet: bytes) -> int:

@@ -2,18 +2,13 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices import DeviceSettings
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, MeasureTiming
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.service import Server
 from tests.burst.ends import (
     ADDITION,
     Ends,
@@ -24,6 +19,7 @@ from tests.burst.ends import (
 )
 from tests.mappings import mapped_pools
 from tests.networks import addition
+from tests.places import PLACES, device_at
 from tests.waits import until
 
 IDLE_S = 0.05
@@ -31,17 +27,7 @@ SETTINGS = DeviceSettings(idle_after_s=IDLE_S)
 PACKET = ADDITION.encode((1, 2), MeasureTiming.NO)
 
 
-@pytest.fixture(params=["inprocess", "remote"])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    async with open_device(settings=SETTINGS) as device:
-        if request.param == "inprocess":
-            yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device.hal, path), connect(path) as remote:
-            yield remote
+device = device_at(*PLACES, settings=SETTINGS)
 
 
 def known_pools() -> KnownPools:

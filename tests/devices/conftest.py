@@ -2,43 +2,20 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
-from importlib.util import find_spec
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
-from asyncnn.devices import DeviceSettings, InProcessDevice, ReferenceDevice
-from asyncnn.devices.accelerated import AcceleratedDevice
-from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
-from asyncnn.extensions.regions import LITERT, ONNX
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
 from asyncnn.runtime.device import Device
-from asyncnn.service import RemoteDevice, Server
-from tests.networks import as_regions
-
-REGIONS = {
-    "accelerated regions": (AcceleratedDevice, LITERT),
-    "onnxruntime regions": (OnnxRuntimeDevice, ONNX),
-}
-"""Devices with an engine, and whose regions the models of `networks` are there."""
+from tests.places import REGIONS, WAYS, kind_at, placed
 
 
-@contextmanager
-def regions_of(name: str) -> Iterator[type[InProcessDevice]]:
-    """Let models be the regions that are meant by a name; return the kind of device."""
-    kind, engine = REGIONS[name]
-    package = "ai_edge_litert" if engine == LITERT else "onnxruntime"
-    if find_spec(package) is None or find_spec("onnx") is None:
-        pytest.skip(f"{package} or onnx is not installed")
-    with as_regions(engine):
-        yield kind
-
-
-@pytest.fixture(params=["lane", "inline", "remote", "accelerated", *REGIONS])
+@pytest.fixture(params=[*WAYS, "accelerated", *REGIONS])
 async def device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[IDevice]:
@@ -47,23 +24,12 @@ async def device(
     The reference device runs on its lane only, or inline whenever it can; the others on
     their two lanes only. Where its name says so, models are regions.
     """
-    async with AsyncExitStack() as stack:
-        kind = ReferenceDevice
-        if request.param == "accelerated":
-            pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
-            kind = AcceleratedDevice
-        elif request.param in REGIONS:
-            kind = stack.enter_context(regions_of(request.param))
+    with kind_at(request.param) as kind:
         limit = {"inline": 1e9, "remote": 50.0}.get(request.param, 0.0)
         lanes = None if kind is ReferenceDevice else 2
-        settings = DeviceSettings(inline_below_us=limit, lanes=lanes)
-        device = await stack.enter_async_context(kind(settings))
-        if request.param != "remote":
+        opening = kind(DeviceSettings(inline_below_us=limit, lanes=lanes))
+        async with placed(request.param, opening, tmp_path) as device:
             yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device, path), RemoteDevice(path) as remote:
-            yield remote
 
 
 class Caller:

@@ -29,6 +29,7 @@ from tests.devices.domains import (
     role,
 )
 from tests.devices.test_execution import prepare
+from tests.waits import cancelled
 
 OPEN = (0, 4, 4, 2)
 
@@ -288,9 +289,7 @@ class TestLongCopies:
         buffer, x = await self.buffer(device)
         task = asyncio.create_task(buffer.fill(x))
         await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
         other, _ = await self.buffer(device)
         assert await other.fill(x) is NONE  # one copy after the other
         np.testing.assert_array_equal(await buffer.contents(x), x)

@@ -63,20 +63,18 @@ from tests.devices.test_quality_of_service import (
     test_of_a_model_that_is_not_supported_there_is_no_prepared_one,
     test_preparing_succeeds_or_misses_its_deadline,
 )
+from tests.places import PLACES, placed
 
 
-@pytest.fixture(params=["inprocess", "remote"])
+@pytest.fixture(params=PLACES)
 async def device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[IDevice]:
     """A driver of HAL 1.2 that an adapter serves, here or behind a socket."""
-    async with hal_1_2(DeviceSettings(inline_below_us=0)) as adapted:
-        if request.param == "inprocess":
-            yield adapted
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(adapted, path), RemoteDevice(path) as remote:
-            yield remote
+    async with placed(
+        request.param, hal_1_2(DeviceSettings(inline_below_us=0)), tmp_path
+    ) as device:
+        yield device
 
 
 @pytest.fixture(params=PATHS)

@@ -19,7 +19,7 @@ from asyncnn.kernels.kernel import PreparedKernel
 from asyncnn.offload import switching_at_least_every
 from tests.measuring import best_of
 from tests.networks import addition, chain
-from tests.waits import until
+from tests.waits import cancelled, until
 
 pytestmark = pytest.mark.alone
 
@@ -111,9 +111,7 @@ async def test_a_cancelled_one_stops_computing(
 ) -> None:
     preparing = asyncio.create_task(device.prepare(LARGE))
     await slow.begun()
-    preparing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await preparing
+    await cancelled(preparing)
     before = -1
     while before != slow.prepared:
         before = slow.prepared
@@ -150,9 +148,7 @@ async def test_a_suspended_one_that_is_cancelled_is_reported_once(
         device.prepare(chain(300, 4, alike=False), priority=asyncnn.Priority.HIGH)
     )
     await asyncio.sleep(0.02)
-    low.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await low
+    await cancelled(low)
     await high
     statistics = await device.statistics()
     assert statistics.preparations.ended == 2
@@ -182,9 +178,7 @@ async def test_a_cancelled_one_that_was_passed_lets_go_of_what_it_has_built(
         )
         await asyncio.sleep(0.1)  # it is under way
         assert gc.get_threshold() != usual
-        low.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await low
+        await cancelled(low)
         await high
         assert gc.get_threshold() == usual
     finally:

@@ -3,14 +3,8 @@
 import gc
 import importlib
 import importlib.util
-import os
-import re
-import shutil
-import subprocess
 import sys
-import sysconfig
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +14,6 @@ from asyncnn.engine import job as jobs
 from asyncnn.engine.job import Control, Job
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.qos import Pause
-from tests import sanitizing
 from tests.engine.scripted import BuiltGraph, Chain, arrays
 
 needs_compiled = pytest.mark.skipif(Job is None, reason="there is no compiled job")
@@ -166,7 +159,6 @@ class TestMakingJobs:
         assert not graph.bound_addresses()
 
     def test_what_it_returns_is_counted_by_every_interpreter(self) -> None:
-        """See the same test of the compiled ring."""
         assert Job is not None
         graph = self.graph()
         job = Job(((graph, (0,), (1,)),), 2)
@@ -187,8 +179,6 @@ class TestMakingJobs:
         del control
         after = [sys.getrefcount(value) for value in counted]
         assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
-        source = Path(jobs.__file__).with_name("_job.c")
-        assert not re.findall(r"\bPy_RETURN_\w+;", source.read_text())
 
 
 @needs_compiled
@@ -213,58 +203,3 @@ def test_a_warm_run_passes_few_functions(deadline_ns: int | None) -> None:
         sys.setprofile(None)
     assert len(passed) <= 12, passed
     assert "Job.run" in passed
-
-
-def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, env=os.environ | variables, capture_output=True, text=True, check=False
-    )
-
-
-@pytest.mark.skipif(
-    shutil.which("cc") is None
-    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="there is no compiler, or there are no headers of Python",
-)
-def test_it_was_built_where_that_can_be() -> None:
-    show = "import asyncnn.engine.job as j; print(j.Job is not None)"
-    assert python("-c", show, ASYNCNN_PURE_JOB="").stdout == "True\n"
-
-
-@pytest.mark.parametrize("pure", [True, False])
-def test_one_may_ask_for_python(pure: bool) -> None:
-    show = "import asyncnn.engine.job as j; print(j.Segment is j.PythonSegment)"
-    shown = python("-c", show, ASYNCNN_PURE_JOB=str(int(pure)))
-    assert shown.stdout == f"{pure or not BUILT}\n"
-
-
-FOLDER = Path(__file__).parent
-OPTIONS = ["-q", "-x", "-p", "no:cacheprovider"]
-
-
-@pytest.mark.exhaustive
-@needs_compiled
-@pytest.mark.timeout(900)
-def test_python_does_the_same() -> None:
-    folders = map(str, (FOLDER, FOLDER.parent / "devices/litert"))
-    chosen = "not alone and not exhaustive"
-    run = python(
-        *("-m", "pytest", *OPTIONS, "-m", chosen, *folders), ASYNCNN_PURE_JOB="1"
-    )
-    assert run.returncode == 0, run.stdout
-
-
-@pytest.mark.exhaustive
-@needs_compiled
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["address", "thread"])
-def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
-    sanitizing.check(
-        "asyncnn.engine._job",
-        Path(jobs.__file__).with_name("_job.c"),
-        sorted(FOLDER.glob("test_job*.py")),
-        name,
-        tmp_path,
-        "not fork and not may_ask and not was_built",
-    )

@@ -3,20 +3,15 @@
 import gc
 import importlib.util
 import os
-import re
-import shutil
-import subprocess
 import sys
-import sysconfig
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from asyncnn.fmq import IS_COMPILED
+from asyncnn.fmq import IS_COMPILED, spin
 from asyncnn.fmq.layout import (
     READER_SLEEPS,
     WRITTEN,
@@ -25,43 +20,13 @@ from asyncnn.fmq.layout import (
     create_pages,
     map_pages,
 )
+from asyncnn.fmq.ring import PythonRing, Ring
 from asyncnn.hal.errors import InvalidArgumentError
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 
 GEOMETRY = Geometry(QUANTUM, COUNT)
 BUILT = importlib.util.find_spec("asyncnn.fmq._ring") is not None
 needs_compiled = pytest.mark.skipif(not IS_COMPILED, reason="there is no compiled ring")
-
-
-def python(*arguments: str, pure: bool) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"ASYNCNN_PURE_RING": "1" if pure else ""}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-
-@pytest.mark.skipif(
-    shutil.which("cc") is None
-    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="there is no compiler, or there are no headers of Python",
-)
-def test_it_was_built_where_that_can_be() -> None:
-    shown = python("-c", "import asyncnn.fmq as q; print(q.IS_COMPILED)", pure=False)
-    assert shown.stdout == "True\n"
-
-
-@pytest.mark.parametrize("pure", [True, False])
-def test_one_may_ask_for_the_one_in_python(pure: bool) -> None:
-    show = "from asyncnn.fmq import MessageQueue as q; print(q.__mro__)"
-    shown = python("-c", show, pure=pure)
-    assert ("asyncnn.fmq.ring.PythonRing" in shown.stdout) == (pure or not BUILT)
-
-
-@pytest.mark.exhaustive
-@needs_compiled
-def test_the_one_in_python_does_the_same() -> None:
-    options = ["-q", "-m", "not alone and not exhaustive", "-p", "no:cacheprovider"]
-    run = python("-m", "pytest", *options, str(Path(__file__).parent), pure=True)
-    assert run.returncode == 0, run.stdout
 
 
 def fresh_pages() -> Pages:
@@ -78,6 +43,38 @@ def compiled(
     return importlib.import_module("asyncnn.fmq._ring").Ring(
         geometry, fresh_pages(), wake_peer
     )
+
+
+class Told:
+    """A spinner that writes down what it is told."""
+
+    looks, hits = 1, 0
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def may_yield(self) -> bool:
+        return True
+
+    def yielded(self, took_ns: int) -> bool:
+        return took_ns <= spin.SLOW_YIELD_NS
+
+    def note_late(self, took_ns: int) -> None:
+        assert took_ns > spin.SLOW_YIELD_NS
+        self.notes.append("late")
+
+    def note_miss(self) -> None:
+        self.notes.append("miss")
+
+
+@pytest.mark.parametrize("kind", {PythonRing, Ring})
+def test_what_spins_in_vain_says_so_once(kind: type[Any]) -> None:
+    ring, told = kind(GEOMETRY, fresh_pages(), lambda: None), Told()
+    assert ring._read_spinning(told, 2) is None
+    assert told.notes in (["miss"], ["late"])
+    assert ring.write_nowait(elements(2))
+    assert ring._read_spinning(told, 2) == elements(2)
+    assert len(told.notes) == 1
 
 
 @needs_compiled
@@ -111,10 +108,6 @@ class TestCompiled:
                 use()
 
     def test_what_it_returns_is_counted_by_every_interpreter(self) -> None:
-        """Of any whose headers it was built with: those that come later do not count.
-
-        `None`, True and False never end since Python 3.12, and are not counted there.
-        """
         ring = compiled()
         before = [sys.getrefcount(value) for value in (True, False, None)]
         for _ in range(1000):
@@ -126,8 +119,6 @@ class TestCompiled:
             ring._withdraw(READER_SLEEPS)
         after = [sys.getrefcount(value) for value in (True, False, None)]
         assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
-        source = Path(__file__).parents[2] / "asyncnn" / "fmq" / "_ring.c"
-        assert not re.findall(r"\bPy_RETURN_\w+;", source.read_text())
 
     def test_an_error_of_the_bell_arrives(self) -> None:
         def break_bell() -> None:
@@ -154,6 +145,18 @@ class TestCompiled:
             ring.read_nowait(*arguments)
         with pytest.raises(TypeError):
             ring.write_nowait("text")
+
+    def test_spinning_goes_by_the_numbers_of_the_one_in_python(self) -> None:
+        built = importlib.import_module("asyncnn.fmq._ring")
+        for name in ("FEW_LOOKS", "BUDGET_NS", "SHARED_YIELD_NS", "SLOW_YIELD_NS"):
+            assert getattr(built, name) == getattr(spin, name)
+
+    def test_an_error_of_its_spinner_arrives(self) -> None:
+        ring = compiled()
+        assert ring.write_nowait(elements(1))
+        assert ring._read_spinning(object(), 1) == elements(1)
+        with pytest.raises(AttributeError):
+            ring._read_spinning(object(), 1)
 
     def test_it_can_be_initialised_again(self) -> None:
         ring = compiled()

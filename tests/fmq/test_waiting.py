@@ -12,6 +12,7 @@ from asyncnn.fmq.doorbell import EventDoorbell, SocketDoorbell
 from asyncnn.fmq.layout import READER_SLEEPS, WRITER_SLEEPS
 from asyncnn.hal.errors import BusyError, DeviceClosedError, InvalidArgumentError
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
+from tests.waits import cancelled
 
 FULL = elements(COUNT)
 
@@ -84,9 +85,7 @@ class TestTasks:
         for _ in range(3):
             reading = asyncio.create_task(ends.reader.read())
             await until_asleep(ends)
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
+            await cancelled(reading)
             assert not is_announced(ends)
         ends.writer.write_nowait(elements(1))
         assert await ends.reader.read() == elements(1)
@@ -97,9 +96,7 @@ class TestTasks:
         reading = asyncio.create_task(ends.reader.read())
         await until_asleep(ends)
         ends.writer.write_nowait(elements(1))
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
+        await cancelled(reading)
         assert await ends.reader.read() == elements(1)
 
     @pytest.mark.parametrize("seconds", [0, 0.002])

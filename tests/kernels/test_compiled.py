@@ -3,12 +3,6 @@
 import importlib
 import importlib.util
 import itertools
-import os
-import re
-import shutil
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +18,6 @@ from asyncnn.hal.types import OperationType
 from asyncnn.kernels.compiled import built, moves_of
 from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
 from asyncnn.kernels.recurrent.quantized_lstm import in_python
-from tests import sanitizing
 from tests.kernels.operations import B8, I32, Argument, bind, constant, result, tensor
 from tests.kernels.recurrent.float_cells import Parts, Sizes
 from tests.kernels.recurrent.integer.quantized_cells import (
@@ -39,53 +32,6 @@ BUILT = importlib.util.find_spec("asyncnn.kernels._compiled") is not None
 needs_compiled = pytest.mark.skipif(built is None, reason="no kernels were compiled")
 
 BATCHES = 3
-
-
-def python(*arguments: str, pure: bool) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"ASYNCNN_PURE_KERNELS": "1" if pure else ""}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-
-@pytest.mark.skipif(
-    shutil.which("cc") is None
-    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="there is no compiler, or there are no headers of Python",
-)
-def test_they_were_built_where_that_can_be() -> None:
-    show = "from asyncnn.kernels.compiled import built; print(built is not None)"
-    assert python("-c", show, pure=False).stdout == "True\n"
-
-
-@pytest.mark.parametrize("pure", [True, False])
-def test_one_may_ask_for_numpy(pure: bool) -> None:
-    show = "from asyncnn.kernels.compiled import built; print(built is None)"
-    assert python("-c", show, pure=pure).stdout == f"{pure or not BUILT}\n"
-
-
-@pytest.mark.exhaustive
-@needs_compiled
-@pytest.mark.timeout(900)
-def test_numpy_computes_the_same() -> None:
-    options = ["-q", "-m", "not alone and not exhaustive", "-p", "no:cacheprovider"]
-    run = python("-m", "pytest", *options, str(FOLDER), pure=True)
-    assert run.returncode == 0, run.stdout
-
-
-@pytest.mark.exhaustive
-@needs_compiled
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["address", "undefined"])
-def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
-    source = FOLDER.parents[1] / "asyncnn/kernels/_compiled.c"
-    tests = [FOLDER / "test_compiled.py", FOLDER / "recurrent/integer"]
-    chosen = "not may_ask and not were_built and not litert"
-    sanitizing.check("asyncnn.kernels._compiled", source, tests, name, tmp_path, chosen)
-
-
-def test_what_they_return_is_counted_by_every_interpreter() -> None:
-    source = FOLDER.parents[1] / "asyncnn/kernels/_compiled.c"
-    assert not re.findall(r"\bPy_RETURN_\w+;", source.read_text())
 
 
 def rescaled(cell: QuantizedCell, factor: float, *indexes: int) -> QuantizedCell:

@@ -29,6 +29,7 @@ from asyncnn.memory import FrameQueue, FrameWriter
 from tests.forks import in_child
 from tests.memory.foreign_producer import STAGES
 from tests.networks import addition
+from tests.waits import cancelled
 
 FOREIGN = Path(__file__).with_name("foreign_producer.py")
 SHAPE = (3, 4)
@@ -158,9 +159,7 @@ class TestFrames:
                 writer.write(full(writer, 1))
                 taking = asyncio.ensure_future(anext(queue))
                 await asyncio.sleep(0)
-                taking.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await taking
+                await cancelled(taking)
                 writer.write(full(writer, 2))
                 assert [(await anext(queue)).max() for _ in range(2)] == [1, 2]
 
@@ -331,9 +330,7 @@ class TestEnds:
         queue = await FrameQueue(name, SHAPE).__aenter__()
         closing = asyncio.create_task(queue.aclose())
         await asyncio.sleep(0)
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
+        await cancelled(closing)
 
     async def test_a_forked_child_has_no_part_in_it(self, name: str) -> None:
         async with FrameQueue(name, SHAPE, places=2, trusted=True) as queue:

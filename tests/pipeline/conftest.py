@@ -2,20 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-import asyncnn
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperationType
 from asyncnn.pipeline import FrameResult
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.service import Server
 from tests.networks import F32
+from tests.places import WAYS, device_at
 
 
 def running_sum() -> NamedModel:
@@ -31,19 +26,7 @@ def running_sum() -> NamedModel:
     return builder.build()
 
 
-@pytest.fixture(params=["lane", "inline", "remote"])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    limit = {"lane": 0.0, "inline": 1e9, "remote": 50.0}[request.param]
-    settings = asyncnn.DeviceSettings(inline_below_us=limit)
-    async with open_device(settings=settings) as device:
-        if request.param != "remote":
-            yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device.hal, path), connect(path) as remote:
-            yield remote
+device = device_at(*WAYS)
 
 
 def frames(count: int) -> Iterator[dict[str, np.ndarray]]:

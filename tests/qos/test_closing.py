@@ -17,7 +17,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Pause, Scheduler, Work
 from tests.qos.recorded import Recorded, endless
-from tests.waits import until
+from tests.waits import cancelled, until
 
 LIMIT_S = 0.05
 
@@ -83,9 +83,7 @@ async def test_a_cancelled_close_gives_up_what_runs_and_reports_it_once() -> Non
     closing = asyncio.create_task(scheduler.aclose())
     await asyncio.sleep(0.005)
     assert not stuck.finished.is_set()
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
+    await cancelled(closing)
     assert stuck.finished.is_set()
     stuck.gate.set()  # its end is of no interest any more
     await until(lambda: not lanes_alive("cancelled-lane"))
@@ -100,9 +98,7 @@ async def test_work_that_ends_as_a_close_is_cancelled_is_reported() -> None:
     stuck.gate.set()
     while lanes_alive("ending-lane"):  # before the loop learns of its end
         time.sleep(0.001)  # noqa: ASYNC251
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
+    await cancelled(closing)
     async with asyncio.timeout(20):
         await stuck.finished.wait()
         await scheduler.aclose()

@@ -1,39 +1,21 @@
 """Tensors that stay in the driver, as applications use them."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import asyncnn
 from asyncnn import Device, DeviceBuffer, NamedModel, OperandType, OperationType
-from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import FusedActivationFunc, Operand
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.service import Server
 from tests.networks import F32, addition, chain
+from tests.places import PLACES, device_at
 
 X = np.array([1, 2, 3, 4], np.float32)
 
 
-@pytest.fixture(params=["inprocess", "remote"])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    if request.param == "inprocess":
-        async with asyncnn.open_device() as device:
-            yield device
-        return
-    path = tmp_path / "driver.sock"
-    async with (
-        ReferenceDevice() as hal,
-        Server(hal, path),
-        asyncnn.connect(path) as device,
-    ):
-        yield device
+device = device_at(*PLACES)
 
 
 def accumulating() -> NamedModel:

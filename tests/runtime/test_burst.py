@@ -26,27 +26,12 @@ from asyncnn.qos import Policy
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Server
-from tests.devices.conftest import REGIONS, regions_of
 from tests.held import Held
 from tests.networks import AT_ONCE, FOREVER, addition, chain, counting_up
-from tests.waits import until
+from tests.places import PLACES, REGIONS, device_at
+from tests.waits import cancelled, until
 
-
-@pytest.fixture(params=["inprocess", "remote", *REGIONS])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    async with AsyncExitStack() as stack:
-        kind = ReferenceDevice
-        if request.param in REGIONS:
-            kind = stack.enter_context(regions_of(request.param))
-        hal = await stack.enter_async_context(kind())
-        if request.param != "remote":
-            yield Device(request.param, hal)
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(hal, path), RemoteDevice(path) as remote:
-            yield Device("remote", remote)
+device = device_at(*PLACES, *REGIONS)
 
 
 @pytest.fixture
@@ -160,9 +145,7 @@ async def test_cancelling_a_run_stops_it_and_the_burst_goes_on(device: Device) -
             burst.input()[:] = FOREVER
             task = asyncio.ensure_future(burst.run_in_place())
             await asyncio.sleep(0.002)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled(task)
         assert (await burst.run(AT_ONCE - 5))["z"] == 0
 
 
@@ -253,9 +236,7 @@ class TestAfterACancelledRun:
                     holding.enter_context(held.holding())
                     running = asyncio.ensure_future(burst.run([ramp(1)]))
                     await asyncio.to_thread(held.wait_reached)
-                    running.cancel()
-                    with pytest.raises(asyncio.CancelledError):
-                        await running
+                    await cancelled(running)
                     yield burst, holding
 
     async def test_the_next_one_waits_until_it_uses_the_arrays_no_more(

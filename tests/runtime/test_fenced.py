@@ -5,15 +5,11 @@ import gc
 import random
 import tracemalloc
 import weakref
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices import ReferenceDevice
 from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.fences import SyncFence, merge
 from asyncnn.hal.errors import (
@@ -30,30 +26,15 @@ from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.service import Server
-from tests.devices.conftest import REGIONS, regions_of
+from asyncnn.runtime.opening_devices import open_device
 from tests.networks import AT_ONCE, F32, FOREVER, addition, counting_up
-from tests.waits import until
+from tests.places import PLACES, REGIONS, device_at
+from tests.waits import cancelled, until
 
 ONE = np.ones(4, np.float32)
 
 
-@pytest.fixture(params=["inprocess", "remote", *REGIONS])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    async with AsyncExitStack() as stack:
-        kind = ReferenceDevice
-        if request.param in REGIONS:
-            kind = stack.enter_context(regions_of(request.param))
-        hal = await stack.enter_async_context(kind())
-        if request.param != "remote":
-            yield Device(request.param, hal)
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(hal, path), connect(path) as remote:
-            yield remote
+device = device_at(*PLACES, *REGIONS)
 
 
 async def test_awaiting_it_gives_the_outputs(device: Device) -> None:
@@ -199,9 +180,7 @@ async def test_cancelling_the_fenced_path_of_run_ends_the_execution(
     prepared = await device.prepare(counting_up())
     task = asyncio.create_task(_await(prepared.run([FOREVER], path="fenced")))
     await asyncio.sleep(0.005)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancelled(task)
     follower = prepared.run_fenced([AT_ONCE], timeout=20)
     await follower
 

@@ -1,7 +1,6 @@
 """Whoever misses a deadline is told that, on every path, and by how much."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +13,25 @@ from asyncnn.hal.errors import MissedDeadlineError
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
-from asyncnn.service import Server
-from tests.devices.conftest import REGIONS, regions_of
 from tests.networks import FOREVER, addition, counting_up
+from tests.places import REGIONS, faced, kind_at
 
 ONE = np.ones(4, np.float32)
 MISSED = r"the deadline of [\d.]+ m?s was missed by [\d.]+ .?s"
 
 
-@pytest.fixture(params=["reference", "driver", "framework", *REGIONS])
+@pytest.fixture(params=["reference", "remote", "framework", *REGIONS])
 async def device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[Device]:
-    async with AsyncExitStack() as stack:
-        if request.param == "framework":
-            # Without a fallback, which computes with no deadline what has missed one.
-            opened = asyncnn.open_devices("reference", fallback="forbid")
-        elif request.param in REGIONS:
-            kind = stack.enter_context(regions_of(request.param))
-            yield Device(request.param, await stack.enter_async_context(kind()))
-            return
-        else:
-            opened = asyncnn.open_device("reference")
-        device = await stack.enter_async_context(opened)
-        if request.param == "driver":
-            path = tmp_path / "driver.sock"
-            await stack.enter_async_context(Server(device.hal, path))
-            device = await stack.enter_async_context(asyncnn.connect(path))
-        yield device
+    if request.param == "framework":
+        # Without a fallback, which computes with no deadline what has missed one.
+        async with asyncnn.open_devices("reference", fallback="forbid") as device:
+            yield device
+        return
+    with kind_at(request.param) as kind:
+        async with faced(request.param, kind(), tmp_path) as device:
+            yield device
 
 
 @pytest.mark.parametrize("path", ["async", "sync", "fenced"])

@@ -18,7 +18,7 @@ from asyncnn.pipeline import Pipeline, Stage
 from tests.forks import in_child, in_child_blocking
 from tests.networks import addition
 from tests.runtime.stateful import counting
-from tests.waits import until
+from tests.waits import cancelled, until
 
 X = np.arange(4, dtype=np.float32)
 
@@ -160,9 +160,7 @@ class TestDevices:
         task = asyncio.create_task(_awaited(asyncnn.connect()))
         for _ in range(turns):
             await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
         await until(lambda: children() == before)
         await until(lambda: len(asyncio.all_tasks()) == tasks)
 

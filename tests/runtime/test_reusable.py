@@ -4,7 +4,6 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,26 +23,17 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.service import Server
+from asyncnn.runtime.opening_devices import open_device
 from tests.mappings import mapped_pools
 from tests.networks import FOREVER, addition, chain, counting_up
+from tests.places import PLACES, device_at
+from tests.waits import cancelled
 
 ONE = np.ones(4, np.float32)
 PATHS = ("async", "sync", "fenced")
 
 
-@pytest.fixture(params=["inprocess", "remote"])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    async with open_device() as device:
-        if request.param == "inprocess":
-            yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device.hal, path), connect(path) as remote:
-            yield remote
+device = device_at(*PLACES)
 
 
 class Making:
@@ -275,9 +265,7 @@ class TestOneAtATime:
         execution.input()[:] = FOREVER
         task = asyncio.ensure_future(execution.run())
         await asyncio.sleep(0.002)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
         execution.input()[:] = -5
         assert (await execution.run())["z"] == 0
 

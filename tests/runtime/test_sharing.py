@@ -1,13 +1,10 @@
 """Runs on shared arrays copy nothing; ``out`` decides where results go."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from asyncnn.devices import ReferenceDevice
 from asyncnn.devices.prepared import InProcessPreparedModel
 from asyncnn.execution import Execution
 from asyncnn.hal.errors import InvalidArgumentError
@@ -17,24 +14,13 @@ from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.opening_devices import connect
-from asyncnn.service import Server
 from tests.networks import addition
+from tests.places import PLACES, device_at
 
 LENGTH = 4
 
 
-@pytest.fixture(params=["in process", "remote"])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    async with ReferenceDevice() as hal:
-        if request.param == "in process":
-            yield Device("reference", hal)
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(hal, path), connect(path) as device:
-            yield device
+device = device_at(*PLACES)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +28,13 @@ from asyncnn.runtime.threadsafe import ThreadsafeRun
 from asyncnn.service import Server
 from asyncnn.service.process import driver_process
 from tests.networks import AT_ONCE, FOREVER, addition, counting_up
+from tests.places import PLACES, device_at
 from tests.waits import until
 
 ONE = np.ones(4, np.float32)
 
 
-@pytest.fixture(params=["inprocess", "remote"])
-async def device(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[Device]:
-    async with open_device() as device:
-        if request.param == "inprocess":
-            yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device.hal, path), connect(path) as remote:
-            yield remote
+device = device_at(*PLACES)
 
 
 class Told:

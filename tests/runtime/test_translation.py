@@ -24,6 +24,7 @@ from asyncnn.runtime.inspection import inspected
 from asyncnn.runtime.translation import form_for
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from tests.runtime.onnx.files import model, tensor
+from tests.waits import cancelled
 
 node = helper.make_node
 
@@ -312,9 +313,7 @@ class TestTime:
             named = asyncnn.load(deep(3000))
             task = asyncio.create_task(device.prepare(named))
             await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled(task)
 
 
 def deep(count: int) -> bytes:

@@ -3,16 +3,13 @@
 import gc
 import importlib.util
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.runtime import requests
 from asyncnn.runtime.requests import InputCheck, OutputSpace
-from tests import sanitizing
 from tests.networks import addition
 
 NAME = "asyncnn.runtime._arrays"
@@ -97,11 +94,3 @@ def test_what_is_emptied_meanwhile_lasts() -> None:
             assert taken is None or all((each == 1).all() for each in taken[0][:2])
     finally:
         gc.set_threshold(*thresholds)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["address", "undefined"])
-def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
-    source = Path(requests.__file__).with_name("_arrays.c")
-    sanitizing.check(NAME, source, [Path(__file__)], name, tmp_path, "not sanitizer")

@@ -16,6 +16,7 @@ from tests.measuring import best_of
 from tests.networks import addition
 from tests.runtime.onnx.test_packages import path_of
 from tests.runtime.stateful import FIRST, X, counting
+from tests.waits import cancelled
 
 MIB = 2**20
 DEVICES = ("reference", "accelerated")
@@ -97,9 +98,7 @@ class TestRunning:
                     await asyncio.sleep(0)
 
         await runs(1)
-        preparing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await preparing
+        await cancelled(preparing)
         await runs(0)
 
 

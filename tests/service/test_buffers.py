@@ -25,7 +25,7 @@ from tests.devices.domains import execute as run
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service
 from tests.service.raw import RawClient, execute
-from tests.waits import until
+from tests.waits import cancelled, until
 
 NONE, INVALID = ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT
 EXHAUSTED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
@@ -151,9 +151,7 @@ async def test_an_allocation_that_nobody_awaits_is_given_back(
     prepared = await device.prepare(chain(1, 256))
     task = asyncio.create_task(device.buffer_for(prepared.input()))
     await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancelled(task)
     await device.buffer_for(prepared.input())  # the driver has got this far
     await until(lambda: not driver.buffer_bytes)
 

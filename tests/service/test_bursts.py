@@ -43,7 +43,7 @@ from tests.fmq.words import add_to_word, words_of
 from tests.networks import AT_ONCE, FOREVER, addition, counting_up
 from tests.service.conftest import LIMITS, Connect, Service, is_served
 from tests.service.raw import RawClient
-from tests.waits import until
+from tests.waits import cancelled, until
 
 SUM = addition(4)
 ARGUMENTS = tuple(
@@ -104,9 +104,7 @@ async def test_a_cancelled_run_stops_in_the_driver(service: Service) -> None:
                 burst.input()[:] = FOREVER
                 task = asyncio.ensure_future(burst.run_in_place())
                 await asyncio.sleep(0.001)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
+                await cancelled(task)
                 await quick.run([np.ones(4, np.float32)] * 2)
             assert (await burst.run(AT_ONCE - 5))["z"] == 0
 
@@ -156,9 +154,7 @@ async def test_cancelling_the_opening_releases_the_burst(service: Service) -> No
         for _ in range(4 * LIMITS.max_bursts):
             task = asyncio.ensure_future(BurstController.open(model.hal))
             await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled(task)
         with await BurstController.open(model.hal):
             pass
 
@@ -205,9 +201,7 @@ class TestOpening:
         self, bursts: RemoteBursts, sent: list[wire.ToDriver]
     ) -> None:
         opening = await self.answered(bursts)
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
+        await cancelled(opening)
         bursts.release(1)
         assert sent[1:] == [wire.ReleaseBurst(1)]
 

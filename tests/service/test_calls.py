@@ -23,7 +23,7 @@ from asyncnn.service.driver.quotas import DriverResources, UserQuotas
 from asyncnn.service.driver.session import ClientSession, ServedClient
 from asyncnn.service.process import Peer
 from tests.service.raw import RawClient, ping
-from tests.waits import until
+from tests.waits import cancelled, until
 
 Answer = tuple[ErrorStatus, tuple[Memory, ...]]
 NONE = ErrorStatus.NONE
@@ -244,9 +244,7 @@ class TestASilentClient:
             calls.ask(lambda call: wire.GetMemories(call, 1, ()))
         )
         await asyncio.sleep(0)
-        asked.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asked
+        await cancelled(asked)
         calls.answered(wire.Memories(1, 0, ()))
 
     async def test_fails_what_waits_when_it_goes_and_what_comes_later(self) -> None:

@@ -30,7 +30,7 @@ from asyncnn.service import RemoteDevice, Server, wire
 from asyncnn.service.process import MAX_PATH_BYTES, Peer
 from tests.networks import addition
 from tests.service.fake_driver import accept, listening, welcome
-from tests.waits import until
+from tests.waits import cancelled, until
 
 X = np.array([1, 2], np.float32)
 NO_DEVICE = pytest.raises(DeviceUnavailableError)
@@ -171,9 +171,7 @@ class TestConnecting:
             entering = asyncio.create_task(_version(path))
             driver = await accept(listener)
             await driver.receive()
-            entering.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await entering
+            await cancelled(entering)
             assert driver.end.recv(1) == b""
             driver.die()
 
@@ -248,9 +246,7 @@ class TestLifetimes:
         async with connect(path) as device:
             preparing = asyncio.create_task(device.prepare(addition(2)))
             await asyncio.sleep(0)
-            preparing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await preparing
+            await cancelled(preparing)
             await device.prepare(addition(2))
             await until(lambda: not driver.alive)
 

@@ -20,7 +20,7 @@ from asyncnn.service.process import running_driver
 from asyncnn.service.supervised_device import SupervisedDevice, supervised
 from tests.networks import chain
 from tests.service.restarting import BRIEFLY, running
-from tests.waits import until
+from tests.waits import cancelled, until
 
 LARGE = chain(200, 2).model
 
@@ -38,9 +38,7 @@ async def cancelled_at_once(closing: Any) -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not task.done()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancelled(task)
 
 
 class TestServers:
@@ -187,6 +185,4 @@ class TestDrivers:
     ) -> None:
         starting = asyncio.ensure_future(running_driver().__aenter__())
         await asyncio.sleep(0.05)
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
+        await cancelled(starting)

@@ -23,7 +23,7 @@ from asyncnn.service.process import Peer, driver_process
 from tests.networks import chain
 from tests.service.conftest import LIMITS
 from tests.service.raw import RawClient
-from tests.waits import until
+from tests.waits import cancelled, until
 
 X = np.zeros(8, np.float32)
 OTHER_UID = 4711
@@ -243,7 +243,5 @@ class TestAnswers:
         queries = ConnectionQueries(Mock(numbers=iter([1]), answers=answers), Mock())
         asking = asyncio.ensure_future(queries.statistics())
         await asyncio.sleep(0)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
+        await cancelled(asking)
         answers.answered(1, wire.Statistics(1, ErrorStatus.NONE, None))

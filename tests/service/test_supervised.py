@@ -30,7 +30,7 @@ from asyncnn.service.supervision import SETTLED_S, Backoff
 from tests.networks import FOREVER, addition, chain, counting_up
 from tests.service.restarting import BRIEFLY, Driver, back, lost, running
 from tests.service.test_descriptors import only
-from tests.waits import until
+from tests.waits import cancelled, until
 
 X = np.array([1, 2], np.float32)
 NO_DRIVER = pytest.raises(DeviceUnavailableError)
@@ -197,9 +197,7 @@ class TestWaiting:
             await asyncio.sleep(0.01)
             assert model.hal.waiting == 1
             for task in waiting:
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
+                await cancelled(task)
             assert model.hal.waiting == 0
 
     async def test_what_is_wrong_anyway_is_refused_at_once(

@@ -28,7 +28,7 @@ from asyncnn.service.process import (
 )
 from tests.networks import addition, chain
 from tests.service.restarting import BRIEFLY, Driver, lost, running
-from tests.waits import until
+from tests.waits import cancelled, until
 
 X = np.arange(4, dtype=np.float32)
 
@@ -107,9 +107,7 @@ async def test_waiting_for_a_driver_can_be_cancelled(
     await lost(device)
     task = asyncio.create_task(add(burst))
     await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancelled(task)
     await driver.start()
     await add(burst)
 

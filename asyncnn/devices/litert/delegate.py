@@ -1,6 +1,6 @@
 """Lets LiteRT compute the parts of plans that it does well."""
 
-import secrets
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -113,7 +113,7 @@ class LiteRtDelegate:
         if size >= WORTH_SHARING_BYTES:
             # Of one subgraph there are several segments; shapes are in the file.
             told = f"{segment.inputs} {segment.outputs}".encode()
-            content = (identity or secrets.token_bytes(16)) + told
+            content = (identity or os.urandom(16)) + told
             key = weights_key(content, self.version_for(relaxed=float16))
             weights = PackedWeights(key, self._weights_folder if identity else None)
         compile_file = partial(self._engine.compile, file, float16=float16)

@@ -6,7 +6,7 @@ So a graph of open lengths is compiled for each that comes, as plans are. Where 
 alone shows the shapes of results, the public interpreter runs it.
 """
 
-import secrets
+import os
 import weakref
 from collections.abc import Sequence
 
@@ -118,7 +118,7 @@ class LiteRtRegions:
         file = self._file(contents, shapes)
         weights = None
         if graph.nbytes >= WORTH_SHARING_BYTES:
-            key = weights_key(secrets.token_bytes(16), self._version)
+            key = weights_key(os.urandom(16), self._version)
             weights = PackedWeights(key)
         return RegionKernel(self._engine, file, weights)
 

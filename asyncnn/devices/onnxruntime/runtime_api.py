@@ -260,7 +260,6 @@ class OnnxRuntimeLibrary:
 
         A status that is released twice ends the process.
         """
-        # It quotes names that a file has.
         told = in_one_line(" ".join(self.message(status).split()))
         self.release("Status", status)
         message = f"ONNX Runtime's {name} failed: {told}"

@@ -205,6 +205,10 @@ class RequestedPreparations(msgspec.Struct, eq=False):
     _listeners: dict[int, PreparationListener] = {}
     _unsent: set[int] = set()
 
+    def __len__(self) -> int:
+        """Return how many are waited for."""
+        return len(self._listeners)
+
     def prepare(
         self,
         asked: PrepareArguments,

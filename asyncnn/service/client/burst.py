@@ -63,6 +63,10 @@ class RemoteBursts:
         self._opening: dict[int, asyncio.Future[_Answer]] = {}
         self._open: dict[int, RemoteBurst] = {}
 
+    def __len__(self) -> int:
+        """Return how many there are, those included that are being opened."""
+        return len(self._open) + len(self._opening)
+
     def serve(self, callback: IBurstCallback) -> int:
         """Let the driver ask ``callback``; return the number to do so by."""
         number = next(self._numbers)

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from contextlib import ExitStack
 from functools import partial
 from weakref import WeakSet
@@ -144,6 +144,16 @@ class Connection:
             return self._cause()
         # It was abandoned in this very turn of the loop.
         return DriverDiedError(DEAD_OBJECT) if self._channel.is_closed else None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a call waits for the driver, or may, as there is a burst."""
+        parts: tuple[Sized, ...] = self._executing, self.answers, self.preparations
+        return any(len(part) for part in (*parts, self.bursts))
+
+    def abandon(self, reason: str) -> None:
+        """Give the driver up as if it had died."""
+        self._channel.abandon(reason)
 
     def check_open(self) -> None:
         """Check that there is a driver.

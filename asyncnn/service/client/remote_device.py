@@ -40,6 +40,7 @@ from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload
 from asyncnn.service import wire
+from asyncnn.service.channel import inline_packet
 from asyncnn.service.client.asking import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.remote_model import RemotePreparedModel
@@ -85,6 +86,7 @@ class RemoteDevice(BaseDevice):
         self._deadline_grace = check_grace(deadline_grace)
         self._connection: Connection | None = None
         self._pid = 0
+        self.hangs = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -115,6 +117,37 @@ class RemoteDevice(BaseDevice):
         connection = self._open()
         await connection.wait_closed()
         return connection.reason
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a call waits for the driver, or may, as there is a burst."""
+        return self._open().is_awaited
+
+    async def answers(self, within_s: float) -> bool:
+        """Tell whether the driver answers a newcomer within so many seconds.
+
+        What is before this client's own calls in its turn does not keep that waiting.
+        One that cannot be asked, as its socket was removed, is taken to answer.
+        """
+        loop = asyncio.get_running_loop()
+        hello = wire.encode_flat(wire.Hello(wire.PROTOCOL_VERSION))
+        try:
+            async with asyncio.timeout(within_s):
+                with await _connect(self._path) as peer:
+                    if peer_of(peer).pid != self._pid:  # it has left its place
+                        return False
+                    peer.send(inline_packet(hello))
+                    await loop.sock_recv(peer, 1)
+        except TimeoutError:
+            return False
+        except (AsyncnnError, OSError):
+            return True
+        return True
+
+    def give_up(self, reason: str) -> None:
+        """Take the driver for lost: it ``hangs``."""
+        self.hangs = True
+        self._open().abandon(f"process {self._pid} {reason}")
 
     async def _greet(self) -> None:
         peer = await _connect(self._path)

@@ -22,9 +22,9 @@ from asyncnn.memory.handles import FIXED_SIZE, seal
 from asyncnn.service import wire
 from asyncnn.tools.fuzz import corpora
 from asyncnn.tools.fuzz.driver_peer import (
+    BarePeer,
     DriverError,
     Neighbour,
-    Peer,
     check_held,
     held_by,
     served,
@@ -77,7 +77,9 @@ class _Script:
 class _DriverClient:
     """Plays a script: what it has made, and the steps that it may take."""
 
-    def __init__(self, peer: Peer, script: _Script, models: Sequence[Model]) -> None:
+    def __init__(
+        self, peer: BarePeer, script: _Script, models: Sequence[Model]
+    ) -> None:
         self._peer = peer
         self._script = script
         self._models = models
@@ -381,7 +383,7 @@ def play(path: str, data: bytes, models: Sequence[Model]) -> None:
     :raises DriverError: if the driver does not do as it should.
     """
     try:
-        peer = Peer(path)
+        peer = BarePeer(path)
     except OSError as error:
         raise DriverError(f"a driver that cannot be reached: {error}") from error
     with closing(peer):

@@ -63,7 +63,7 @@ def sum_model() -> Model:
     return builder.build().model
 
 
-class Peer:
+class BarePeer:
     """A connection to a driver that checks nothing that it sends."""
 
     def __init__(self, path: str) -> None:
@@ -169,7 +169,7 @@ class Neighbour:
     """An honest client, which is to get right results however others behave."""
 
     def __init__(self, path: str) -> None:
-        self._peer = Peer(path)
+        self._peer = BarePeer(path)
         self._number = 0
         file = os.memfd_create("fuzz", os.MFD_ALLOW_SEALING)
         os.truncate(file, 48)

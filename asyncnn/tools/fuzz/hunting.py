@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.tools.fuzz.worker import HANG_S, NOTE_BYTES, Note, Order
+from asyncnn.tools.fuzz.worker import HANG_S, NOTE_BYTES, Note, WorkOrder
 
 HAS_ATHERIS = importlib.util.find_spec("atheris") is not None
 """Whether mutants can be guided by coverage."""
@@ -31,7 +31,7 @@ _LOOK_S = 0.02
 _FIRST_LINE = "most recent call first"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class FuzzFinding(msgspec.Struct, frozen=True):
     """Bytes that a target does not answer as it has to.
 
     ``kind`` is ``crash``, ``hang`` or ``error``; ``where`` is the same for the same
@@ -57,7 +57,7 @@ class Hunted(msgspec.Struct, frozen=True):
     seed: int
     executions: int
     seconds: float
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[FuzzFinding, ...] = ()
     problem: str = ""
 
     @property
@@ -67,7 +67,7 @@ class Hunted(msgspec.Struct, frozen=True):
 
 
 class Hunt(msgspec.Struct, frozen=True, kw_only=True):
-    """What to try: a target, by a seed, for so many seconds; see `Order`.
+    """What to try: a target, by a seed, for so many seconds; see `WorkOrder`.
 
     With ``guides``, coverage guides where that can be. What is found is written below
     ``folder``.
@@ -82,16 +82,16 @@ class Hunt(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path = Path()
     targets: str = "asyncnn.tools.fuzz.targets"
 
-    def run(self, told: Callable[[Finding], None] = lambda _: None) -> Hunted:
+    def run(self, told: Callable[[FuzzFinding], None] = lambda _: None) -> Hunted:
         """Try until the time is over, and tell of each finding.
 
         :raises GeneralFailureError: if a finding cannot be written.
         """
         is_guided = self.guides and HAS_ATHERIS and self.target not in UNGUIDED
-        found: dict[str, Finding] = {}
+        found: dict[str, FuzzFinding] = {}
         executions, spent, seed, problem = 0, 0.0, self.seed, ""
         while spent < self.seconds and seed - self.seed < _MOST_STARTS:
-            order = Order(
+            order = WorkOrder(
                 target=self.target,
                 note="",
                 seconds=self.seconds - spent,
@@ -118,7 +118,7 @@ class Hunt(msgspec.Struct, frozen=True, kw_only=True):
             *(round(spent, 2), tuple(found.values()), problem),
         )
 
-    def _kept(self, order: Order, outcome: "Outcome") -> Finding:
+    def _kept(self, order: WorkOrder, outcome: "WorkerEnd") -> FuzzFinding:
         """Make what was found small, and write it to a file."""
         name = f"{self.target}-{hashlib.sha256(outcome.data).hexdigest()[:12]}"
         file = self.folder / name
@@ -137,13 +137,13 @@ class Hunt(msgspec.Struct, frozen=True, kw_only=True):
                 )
         except OSError as error:
             raise GeneralFailureError(f"{file}: {error.strerror}") from error
-        return Finding(
+        return FuzzFinding(
             outcome.kind, outcome.problem, outcome.where, str(file), " ".join(words)
         )
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """How a worker ended, in how many seconds since it was ready; see `Finding`.
+class WorkerEnd(msgspec.Struct, frozen=True):
+    """How a worker ended, in how many seconds since it was ready; see `FuzzFinding`.
 
     ``data`` are what it tried last.
     """
@@ -156,7 +156,7 @@ class Outcome(msgspec.Struct, frozen=True):
     where: str = ""
 
 
-def watched(order: Order) -> Outcome:
+def watched(order: WorkOrder) -> WorkerEnd:
     """Have a worker do as ordered, and end it when its time is over, or if it hangs."""
     with TemporaryDirectory(prefix="asyncnn-fuzz-") as folder:
         path, words = Path(folder, "note"), Path(folder, "stderr")
@@ -178,7 +178,7 @@ def watched(order: Order) -> Outcome:
                 process.kill()
         status = process.returncode
         told = words.read_text(errors="replace")
-        outcome = Outcome(note.head[0], max(seconds, 1e-3), note.data)
+        outcome = WorkerEnd(note.head[0], max(seconds, 1e-3), note.data)
         if hangs:
             where = f"hang at {_place(told)}"
             return replace(outcome, kind="hang", problem="took 5 s", where=where)
@@ -197,7 +197,7 @@ def watched(order: Order) -> Outcome:
 
 
 def _wait(
-    process: subprocess.Popen[bytes], note: Note, order: Order
+    process: subprocess.Popen[bytes], note: Note, order: WorkOrder
 ) -> tuple[bool, float]:
     """Wait for the end of a worker, or of its time; return whether it hangs.
 

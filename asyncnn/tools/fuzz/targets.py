@@ -68,7 +68,7 @@ Try: TypeAlias = Callable[[bytes], object]
 _DAMAGED = (AsyncnnError, ValueError, struct.error)
 
 
-class Target(msgspec.Struct, frozen=True):
+class FuzzTarget(msgspec.Struct, frozen=True):
     """Something that is fed with bytes.
 
     ``corpus`` makes the originals, and ``opened`` what takes bytes, on a device of that
@@ -414,84 +414,86 @@ _HTTP = (
 
 
 TARGETS = {
-    "tflite": Target(
+    "tflite": FuzzTarget(
         "TFLite files: the scan beside its twin in Python, loading, translating",
         corpora.tflite_files,
         _always(_tflite),
         mutate=mutators.damaged_file,
     ),
-    "onnx": Target(
+    "onnx": FuzzTarget(
         "ONNX files: loading, translating",
         corpora.onnx_files,
         _always(_strictly),
         mutate=mutators.damaged_file,
     ),
-    "container": Target(
+    "container": FuzzTarget(
         "the project's own model files",
         corpora.containers,
         _always(_file),
         mutate=mutators.damaged_file,
     ),
-    "litert": Target(
+    "litert": FuzzTarget(
         "TFLite files as LiteRT gets them, which then run",
         corpora.tflite_files,
         partial(_regions, "accelerated"),
         mutate=mutators.damaged_file,
     ),
-    "onnxruntime": Target(
+    "onnxruntime": FuzzTarget(
         "ONNX files as ONNX Runtime gets them, which then run",
         corpora.onnx_files,
         partial(_regions, "onnxruntime"),
         mutate=mutators.damaged_file,
     ),
-    "wire": Target(
+    "wire": FuzzTarget(
         "messages to a driver",
         corpora.messages_to_driver,
         _always(_to_driver),
         (InvalidArgumentError,),
         mutators.damaged_values,
     ),
-    "answers": Target(
+    "answers": FuzzTarget(
         "messages to a client",
         corpora.messages_to_client,
         _always(_to_client),
         (InvalidArgumentError,),
         mutators.damaged_values,
     ),
-    "frames": Target(
+    "frames": FuzzTarget(
         "packets of a socket, with descriptors beside them", _framed, _frames
     ),
-    "packets": Target(
+    "packets": FuzzTarget(
         "requests and results of bursts",
         corpora.packets,
         _always(_packet),
         (PacketError,),
     ),
-    "ring": Target(
+    "ring": FuzzTarget(
         "both rings of queues, with a peer that writes anything to the words",
         lambda: [bytes(range(256)), bytes(range(255, -1, -1))],
         _always(twins.same_ring),
         (),
     ),
-    "cache": Target("caches of models, and records in them", _caches, _always(_cache)),
-    "handles": Target(
+    "cache": FuzzTarget(
+        "caches of models, and records in them", _caches, _always(_cache)
+    ),
+    "handles": FuzzTarget(
         "handles of memory, and the files that they lead to",
         _handle_corpus,
         _handles_of,
         mutate=mutators.damaged_values,
     ),
-    "models": Target(
+    "models": FuzzTarget(
         "validation of models: the prescan beside its twin in Python",
         corpora.messages_to_driver,
         _always(_model),
     ),
-    "requests": Target(
+    "requests": FuzzTarget(
         "validation of requests",
         corpora.requests,
         _requests,
         mutate=mutators.damaged_values,
     ),
-    "http": Target("what is asked of metrics and pages", lambda: _HTTP, _http, ()),
-    "driver": Target("a driver behind its socket, by calls", scripts, driven, ()),
+    "http": FuzzTarget("what is asked of metrics and pages", lambda: _HTTP, _http, ()),
+    "driver": FuzzTarget("a driver behind its socket, by calls", scripts, driven, ()),
 }
 """All of them by name."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from asyncnn.tools.fuzz.targets import Target
+    from asyncnn.tools.fuzz.targets import FuzzTarget
 
 MOST_BYTES = 1 << 20
 """Of what is tried."""
@@ -88,7 +88,7 @@ class Note:
         return self._data[start : start + self.head[2]].decode(errors="replace")
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What to do: feed ``target``, for so many seconds, from a seed on.
 
     ``targets`` is the module that has it in its table. The originals are the target's
@@ -111,12 +111,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     targets: str = "asyncnn.tools.fuzz.targets"
 
 
-class Trial:
+class Feeder:
     """Feeds a function with bytes, and ends the process where it fails."""
 
     def __init__(
         self,
-        target: "Target",
+        target: "FuzzTarget",
         run: Callable[[bytes], Any],
         note: Note,
         known: Sequence[str] = (),
@@ -205,7 +205,7 @@ def mutants(
 
 
 def _guided(
-    target: "Target", trial: Trial, order: Order, originals: list[bytes]
+    target: "FuzzTarget", trial: Feeder, order: WorkOrder, originals: list[bytes]
 ) -> None:
     """Let atheris choose, for ever."""
     atheris = _atheris()
@@ -223,6 +223,7 @@ def _guided(
     arguments = [
         *("asyncnn", f"-seed={order.seed + 1}", f"-max_len={MOST_BYTES}"),
         *("-timeout=0", "-rss_limit_mb=0", "-len_control=0", "-verbosity=0"),
+        f"-artifact_prefix={folder}/",
         *(f"-handle_{each}=0" for each in ("abrt", "segv", "bus", "fpe", "ill")),
     ]
     atheris.Setup([*arguments, str(folder)], trial, custom_mutator=mutate)
@@ -234,7 +235,7 @@ def _atheris() -> Any:
 
 
 @contextmanager
-def _instrumenting(order: Order) -> Iterator[None]:
+def _instrumenting(order: WorkOrder) -> Iterator[None]:
     if not order.is_guided:
         yield
         return
@@ -242,7 +243,7 @@ def _instrumenting(order: Order) -> Iterator[None]:
         yield
 
 
-def _shrunk(order: Order, ends: Callable[[bytes], str]) -> None:
+def _shrunk(order: WorkOrder, ends: Callable[[bytes], str]) -> None:
     """Take parts away for as long as there is time, and the end is the same."""
     path, limit = Path(order.input), time.monotonic() + order.seconds
     data = path.read_bytes()
@@ -280,7 +281,7 @@ def _end_of(try_: Callable[[bytes], None], note: Note, data: bytes) -> str:
     return note.words.partition("\n")[2] if status == 1 else f"{status or ''}"
 
 
-def main(order: Order) -> None:
+def main(order: WorkOrder) -> None:
     """Do as ordered; what is found ends the process with 1."""
     faulthandler.enable()
     with _instrumenting(order):
@@ -293,7 +294,7 @@ def main(order: Order) -> None:
 
         def alone(data: bytes) -> None:
             with target.opened(order.device) as run:
-                Trial(target, run, note)(data)
+                Feeder(target, run, note)(data)
 
         if order.shrinks:
             _shrunk(order, lambda data: _end_of(alone, note, data))
@@ -301,11 +302,13 @@ def main(order: Order) -> None:
             alone(Path(order.input).read_bytes())
         else:
             with target.opened(order.device) as run:
-                trial = Trial(target, run, note, order.known)
+                trial = Feeder(target, run, note, order.known)
                 _hunt(target, trial, order, originals)
 
 
-def _hunt(target: "Target", trial: Trial, order: Order, originals: list[bytes]) -> None:
+def _hunt(
+    target: "FuzzTarget", trial: Feeder, order: WorkOrder, originals: list[bytes]
+) -> None:
     """Try for ever; who has started this process ends it."""
     _limit_memory()
     if order.is_guided:
@@ -315,4 +318,4 @@ def _hunt(target: "Target", trial: Trial, order: Order, originals: list[bytes]) 
 
 
 if __name__ == "__main__":
-    main(msgspec.json.decode(sys.argv[1], type=Order))
+    main(msgspec.json.decode(sys.argv[1], type=WorkOrder))

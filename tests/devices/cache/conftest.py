@@ -7,8 +7,8 @@ import pytest
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.interfaces import IDevice
-from asyncnn.service import RemoteDevice, Server
 from tests.devices.cache.client import CacheClient
+from tests.places import PLACES, placed
 
 
 @pytest.fixture
@@ -16,18 +16,13 @@ def settings(tmp_path: Path) -> DeviceSettings:
     return DeviceSettings(cache_key_file=str(tmp_path / "state" / "key"))
 
 
-@pytest.fixture(params=["inprocess", "remote"])
+@pytest.fixture(params=PLACES)
 async def device(
     request: pytest.FixtureRequest, settings: DeviceSettings, tmp_path: Path
 ) -> AsyncIterator[IDevice]:
     """A device that caches models, in this process or behind a socket."""
-    async with ReferenceDevice(settings) as device:
-        if request.param == "inprocess":
-            yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device, path), RemoteDevice(path) as remote:
-            yield remote
+    async with placed(request.param, ReferenceDevice(settings), tmp_path) as device:
+        yield device
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.performance import kernel_capabilities
 from asyncnn.hal.types import Capabilities, ErrorStatus, HalVersion, PerformanceInfo
 from asyncnn.hal.versions import VersionedDevice, convert_to, v1_0, v1_1, v1_2
-from asyncnn.service import RemoteDevice, Server
+from tests.places import PLACES, placed
 
 
 @pytest.fixture
@@ -27,18 +27,13 @@ def measured(state: Path, measurement: CapabilityMeasurement) -> Capabilities:
     return capabilities_of(measurement.exec_times)
 
 
-@pytest.fixture(params=["inprocess", "remote"])
+@pytest.fixture(params=PLACES)
 async def device(
     request: pytest.FixtureRequest, measured: Capabilities, tmp_path: Path
 ) -> AsyncIterator[IDevice]:
     """A device that was opened after the measurement."""
-    async with ReferenceDevice() as device:
-        if request.param == "inprocess":
-            yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device, path), RemoteDevice(path) as remote:
-            yield remote
+    async with placed(request.param, ReferenceDevice(), tmp_path) as device:
+        yield device
 
 
 async def test_a_device_reports_what_was_measured(

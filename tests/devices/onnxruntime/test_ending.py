@@ -31,6 +31,7 @@ from tests.devices.onnxruntime.graphs import (
     turns,
 )
 from tests.forks import in_child
+from tests.waits import cancelled
 
 ON_EACH = pytest.mark.parametrize(
     "device", ["inprocess", "driver", "provider"], indirect=True
@@ -72,9 +73,7 @@ async def test_a_cancelled_run_ends_and_its_lane_is_free(
     for _ in range(4):  # more than there are lanes
         run = asyncio.ensure_future(prepared.run(turns(ENDLESS), path=path))
         await until_running(device)
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
+        await cancelled(run)
     await works(prepared)
     await until_running(device, is_running=False)
 
@@ -148,9 +147,7 @@ async def test_low_runs_make_way_and_share_no_session() -> None:
         for _ in range(5):
             await works(high)
         assert not run.done()
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
+        await cancelled(run)
 
 
 async def test_a_device_that_closes_ends_what_runs() -> None:
@@ -169,9 +166,7 @@ async def test_models_may_go_while_they_run(device: Device) -> None:
     run = asyncio.ensure_future(prepared.run(turns(ENDLESS)))
     await until_running(device)
     del prepared
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
+    await cancelled(run)
     other = await device.prepare(relu(2))
     assert (await other.run([np.array([-1, 1], F32)]))["y0"].tolist() == [0, 1]
 
@@ -191,9 +186,7 @@ async def test_a_forked_child_refuses_and_the_parent_goes_on() -> None:
             return "ran"
 
         assert await in_child(use) == "forked"
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
+        await cancelled(run)
         await works(prepared)
 
 

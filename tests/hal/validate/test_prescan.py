@@ -2,13 +2,8 @@
 
 import importlib
 import importlib.util
-import os
 import random
-import re
-import shutil
-import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +23,6 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.tools.conformance.mutations.mutant import with_main
 from asyncnn.tools.conformance.random_graphs.families import graphs
 from asyncnn.tools.fuzz.twins import same_verdict
-from tests import sanitizing
 from tests.hal.validate.chains import F32, chain
 from tests.hal.validate.samples import (
     extension_model,
@@ -44,28 +38,6 @@ BUILT = importlib.util.find_spec(NAME) is not None
 PRESCANS = model_rules._prescans
 needs_compiled = pytest.mark.skipif(PRESCANS is None, reason="no prescan was compiled")
 NEWEST = HalVersion.AIDL_V4
-
-
-def python(code: str, *, pure: bool) -> str:
-    environment = os.environ | {"ASYNCNN_PURE_RULES": "1" if pure else ""}
-    command = [sys.executable, "-c", code]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    return ran.stdout
-
-
-@pytest.mark.skipif(
-    shutil.which("cc") is None
-    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="there is no compiler, or there are no headers of Python",
-)
-def test_it_was_built_where_that_can_be() -> None:
-    assert BUILT
-
-
-@pytest.mark.parametrize("pure", [True, False])
-def test_one_may_ask_for_python(pure: bool) -> None:
-    show = "from asyncnn.hal.validate import model; print(model._prescans is None)"
-    assert python(show, pure=pure) == f"{pure or not BUILT}\n"
 
 
 def doubled(model: Model) -> Model:
@@ -392,14 +364,3 @@ class TestMisuse:
         del prescan
         after = [sys.getrefcount(each) for each in counted]
         assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
-        assert not re.findall(r"\bPy_RETURN_\w+;", SOURCE.read_text())
-
-
-@needs_compiled
-@pytest.mark.exhaustive
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["address", "undefined"])
-def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
-    tests = [Path(__file__), Path(__file__).with_name("test_garbage.py")]
-    chosen = "not may_ask and not built and not sanitizer"
-    sanitizing.check(NAME, SOURCE, tests, name, tmp_path, chosen)

@@ -40,8 +40,8 @@ from asyncnn.hal.versions import (
 )
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.requests import RequestBuilder
-from asyncnn.service import RemoteDevice, Server
 from tests.networks import F32, addition
+from tests.places import PLACES, placed
 
 V1_0, V1_1, V1_2, V1_3 = list(HalVersion)[:4]
 FAST = ExecutionPreference.FAST_SINGLE_ANSWER
@@ -102,18 +102,13 @@ async def device() -> AsyncIterator[VersionedDevice]:
         yield VersionedDevice(canonical)
 
 
-@pytest.fixture(params=["inprocess", "remote"])
+@pytest.fixture(params=PLACES)
 async def caching_device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[VersionedDevice]:
     settings = DeviceSettings(cache_key_file=str(tmp_path / "key"))
-    async with ReferenceDevice(settings) as canonical:
-        if request.param == "inprocess":
-            yield VersionedDevice(canonical)
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(canonical, path), RemoteDevice(path) as remote:
-            yield VersionedDevice(remote)
+    async with placed(request.param, ReferenceDevice(settings), tmp_path) as device:
+        yield VersionedDevice(device)
 
 
 def product() -> Model:

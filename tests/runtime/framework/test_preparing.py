@@ -28,7 +28,7 @@ from tests.runtime.framework.mixed import (
     expected,
     inputs,
 )
-from tests.waits import until
+from tests.waits import cancelled, until
 
 T = asyncnn.OperationType
 PARTS = MOST_AT_ONCE + 2
@@ -149,9 +149,7 @@ async def test_one_deadline_is_that_of_all(fallback: Fallback) -> None:
 
 async def test_cancelling_ends_all() -> None:
     async with preparing(Fallback.PARTIAL) as (held, task):
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task)
         await until(lambda: not held.awaited)
         assert held.held
 

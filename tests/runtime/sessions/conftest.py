@@ -3,22 +3,19 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.run import Run
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.session import Session
-from asyncnn.service import Server
-from tests.devices.conftest import REGIONS, regions_of
+from tests.places import PLACES, REGIONS, faced, kind_at
 from tests.runtime.stateful import after, counting, with_total_paired
 
 PATHS = ("async", "sync", "fenced", "burst")
@@ -30,20 +27,13 @@ class Opened(NamedTuple):
     hal: ReferenceDevice
 
 
-@pytest.fixture(params=["inprocess", "remote", *REGIONS])
+@pytest.fixture(params=[*PLACES, *REGIONS])
 async def opened(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[Opened]:
-    async with AsyncExitStack() as stack:
-        kind = ReferenceDevice
-        if request.param in REGIONS:
-            kind = stack.enter_context(regions_of(request.param))
-        hal = await stack.enter_async_context(kind(ON_LANES))
-        if request.param != "remote":
-            yield Opened(Device(request.param, hal), hal)
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(hal, path), asyncnn.connect(path) as device:
+    with kind_at(request.param) as kind:
+        hal = kind(ON_LANES)
+        async with faced(request.param, hal, tmp_path) as device:
             yield Opened(device, hal)
 
 

@@ -16,6 +16,7 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.states import Kept, StatePlaces
 from tests.runtime.sessions.conftest import PATHS, check
 from tests.runtime.stateful import X, counting
+from tests.waits import cancelled
 
 
 class Held:
@@ -40,9 +41,7 @@ async def given_up(session: Any, held: Held) -> None:
         held.reached.clear()
         run = asyncio.create_task(session.run(X))
         await held.reached.wait()
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
+        await cancelled(run)
         held.is_held = False
         await check(session, steps)
         np.testing.assert_array_equal((await session.run(X))["y"], 2 * (steps + 1) * X)
@@ -126,9 +125,7 @@ async def test_one_that_goes_on_reading_keeps_its_state(
             monkeypatch.setattr(Run, "advance", gated)
             run = asyncio.create_task(session.run(100 * X))
             assert await asyncio.to_thread(reached.wait, 10)
-            run.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await run
+            await cancelled(run)
             try:
                 for step in range(2, 6):
                     outputs = await session.run(X)

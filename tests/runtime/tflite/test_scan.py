@@ -1,13 +1,9 @@
 """The scan in C takes no file that Python would not, and says the same of it."""
 
 import importlib.util
-import os
 import re
-import shutil
 import struct
-import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -22,7 +18,6 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.pacing import completed
 from asyncnn.tflite import scan
 from asyncnn.tools.fuzz.twins import by_python, by_scan, same_file, same_graphs
-from tests import sanitizing
 from tests.runtime.tflite.cases import const, f32, i8, ramp
 from tests.runtime.tflite.files import Op, Signature, write
 from tests.runtime.tflite.graphs import conv_2d
@@ -38,29 +33,6 @@ needs_compiled = pytest.mark.skipif(not BUILT, reason="no scan was compiled")
 
 UNUSUAL = ("loop", "volumes", "float64", "uint32")
 DAMAGED = (InvalidArgumentError, ValueError, struct.error)
-
-
-def python(pure: str) -> str:
-    show = "from asyncnn.tflite import scan; print(scan._built is None)"
-    environment = os.environ | {"ASYNCNN_PURE_SCAN": pure}
-    command = [sys.executable, "-c", show]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True
-    ).stdout
-
-
-@pytest.mark.skipif(
-    shutil.which("cc") is None
-    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="there is no compiler, or there are no headers of Python",
-)
-def test_it_was_built_where_that_can_be() -> None:
-    assert BUILT
-
-
-@pytest.mark.parametrize("pure", ["", "1"])
-def test_one_may_ask_for_python(pure: str) -> None:
-    assert python(pure) == f"{pure == '1' or not BUILT}\n"
 
 
 def is_taken(data: bytes) -> bool:
@@ -197,15 +169,6 @@ def test_what_is_cut_short_is_left_to_python(size: int) -> None:
 def test_what_it_takes_of_many_changed_files_is_sound() -> None:
     for seed, data in enumerate(taken().values()):
         check_mutants(data, seed, 200)
-
-
-@needs_compiled
-@pytest.mark.exhaustive
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["address", "undefined"])
-def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
-    chosen = "not may_ask and not built and not sanitizer"
-    sanitizing.check(NAME, SOURCE, [Path(__file__)], name, tmp_path, chosen)
 
 
 @needs_compiled

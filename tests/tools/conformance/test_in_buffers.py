@@ -22,27 +22,22 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory.pools import from_buffer
-from asyncnn.service import RemoteDevice, Server
 from asyncnn.tools.conformance.judging import compare
 from asyncnn.tools.conformance.suite import CTS_ONLY
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.devices.domains import NONE, Buffer, allocated, role
+from tests.places import PLACES, placed
 
 EMPTY = from_buffer(bytearray(1))
 REFUSED = "the model was refused"
 
 
-@pytest.fixture(params=["inprocess", "remote"])
+@pytest.fixture(params=PLACES)
 async def device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[IDevice]:
-    async with ReferenceDevice() as device:
-        if request.param == "inprocess":
-            yield device
-            return
-        path = tmp_path / "driver.sock"
-        async with Server(device, path), RemoteDevice(path) as remote:
-            yield remote
+    async with placed(request.param, ReferenceDevice(), tmp_path) as device:
+        yield device
 
 
 async def problems(device: IDevice, case: Case) -> list[str]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.tools.fuzz.targets import Target
+from asyncnn.tools.fuzz.targets import FuzzTarget
 
 MARK = b"!"
 ORIGINAL = bytes(range(64)) + b"!" + bytes(range(64))
@@ -55,7 +55,7 @@ def chatty() -> None:
     raise InvalidArgumentError("one\ntwo")
 
 
-def _target(fails: Callable[[], None]) -> Target:
+def _target(fails: Callable[[], None]) -> FuzzTarget:
     """Return a target that fails on bytes with `MARK`, and refuses all others."""
 
     def run(data: bytes) -> None:
@@ -67,7 +67,7 @@ def _target(fails: Callable[[], None]) -> Target:
     def opened(_: str) -> Iterator[Callable[[bytes], None]]:
         yield run
 
-    return Target(fails.__doc__ or "", lambda: [b"", ORIGINAL], opened)
+    return FuzzTarget(fails.__doc__ or "", lambda: [b"", ORIGINAL], opened)
 
 
 KINDS = (crashing, hanging, stuck, hungry, failing_to_allocate, careless, chatty)
