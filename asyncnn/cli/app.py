@@ -53,6 +53,7 @@ COMMANDS = {
         "fuzz": ("fuzz", "fuzz"),
         "bench": ("app", "benchmarks"),
         "loadgen": ("loadgen", "loadgen"),
+        "stress": ("stress", "stress"),
     }.items()
 }
 """Where the function of each command is, or the `typer.Typer` of those below it."""
