@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -123,7 +123,7 @@ class Feeder:
     ) -> None:
         self._answers = target.answers
         self._known = frozenset(known)
-        self._run = run
+        self.run = run
         self._note = note
         self._count = 0
         self._most_kib = _resident_kib()
@@ -134,7 +134,7 @@ class Feeder:
         self._count += 1
         self._note.begin(self._count, data)
         try:
-            self._run(data)
+            self.run(data)
         except self._answers as error:
             problem = _problem_of(error)
             if problem:
@@ -310,6 +310,11 @@ def _hunt(
     target: "FuzzTarget", trial: Feeder, order: WorkOrder, originals: list[bytes]
 ) -> None:
     """Try for ever; who has started this process ends it."""
+    if order.is_guided:
+        # Modules that are imported when they are needed take seconds to instrument.
+        for data in originals:
+            with suppress(Exception):
+                trial.run(data)
     _limit_memory()
     if order.is_guided:
         _guided(target, trial, order, originals)
