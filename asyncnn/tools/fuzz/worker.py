@@ -222,7 +222,7 @@ def _guided(
         (folder / str(number)).write_bytes(data)
     arguments = [
         *("asyncnn", f"-seed={order.seed + 1}", f"-max_len={MOST_BYTES}"),
-        *("-timeout=0", "-rss_limit_mb=0", "-len_control=0", "-verbosity=0"),
+        *("-timeout=3600", "-rss_limit_mb=0", "-len_control=0", "-verbosity=0"),
         f"-artifact_prefix={folder}/",
         *(f"-handle_{each}=0" for each in ("abrt", "segv", "bus", "fpe", "ill")),
     ]
