@@ -232,11 +232,7 @@ def _packet(data: bytes) -> None:
 _VERSIONS = tuple(HalVersion)
 
 
-def _pools() -> tuple[Memory, ...]:
-    return tuple(from_buffer(bytearray(size)) for size in (4096, 64))
-
-
-_POOLS = _pools()
+_POOLS = tuple(from_buffer(bytearray(size)) for size in (4096, 64))
 
 
 def _model(data: bytes) -> None:
