@@ -52,6 +52,7 @@ COMMANDS = {
         "profile": ("profile", "profile"),
         "bench": ("app", "benchmarks"),
         "loadgen": ("loadgen", "loadgen"),
+        "stress": ("stress", "stress"),
     }.items()
 }
 """Where the function of each command is, or the `typer.Typer` of those below it."""

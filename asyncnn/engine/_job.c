@@ -187,7 +187,7 @@ typedef struct Control {
     F(requested) F(program) F(idle) F(pop) F(append) F(known_outputs) F(job) F(thread) \
     F(work) F(interrupt) F(pause) F(from_ns) F(threads) F(lanes_each) F(may_spread) \
     F(is_on) F(is_young) F(result) F(output_shapes) F(learn) F(_spread) F(_finish) F(_resolve) \
-    F(_tell_begun)
+    F(_tell_run)
 
 #define NAME(name) NAME_##name,
 enum { NAMES(NAME) NAME_COUNT };
@@ -1765,9 +1765,17 @@ keep_end(State *state, Fields *self, const Control *control)
     if (is_kept)
         shapes = PyObject_GetAttr(
             self->objects[AT__plan], state->names[NAME_known_outputs]);
-    if (shapes)
-        set(self, AT__shapes, shapes);
-    return shapes;
+    if (!shapes)
+        return false;
+    set(self, AT__shapes, shapes);
+    /* Here, where no lock is held: who logs may submit more. */
+    int is_told = is_true(state->cpuexe, state->names[NAME_is_on]);
+    if (is_told <= 0)
+        return !is_told;
+    PyObject *told = PyObject_CallMethodObjArgs(
+        (PyObject *)self, state->names[NAME__tell_run], NULL);
+    Py_XDECREF(told);
+    return told;
 }
 
 /* Let go of a run that a lane has left; return its token, how it ended, and times.
@@ -1953,13 +1961,7 @@ equip(State *state, Fields *self)
     if (!control)
         return -1;
     set(self, AT__control, control);
-    int is_told = is_true(state->cpuexe, state->names[NAME_is_on]);
-    if (is_told <= 0)
-        return is_told ? -1 : 1;
-    PyObject *told = PyObject_CallMethodObjArgs(
-        (PyObject *)self, state->names[NAME__tell_begun], NULL);
-    Py_XDECREF(told);
-    return told ? 1 : -1;
+    return 1;
 }
 
 /* Decide whether several threads compute it: 1 if one does, which is for a lane. */

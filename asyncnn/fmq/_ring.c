@@ -6,15 +6,18 @@
  * right on every processor; ring.py has the argument. It also looks at a counter
  * with the instruction that leaves the core to its other hardware thread meanwhile.
  *
- * Nothing in here waits or gives up the interpreter lock: waiting is left to queue.py.
+ * Nothing in here waits or gives up the interpreter lock but `look_on`, which spins as
+ * spin.py says: all other waiting is left to queue.py.
  */
 
 #include "../_native.h"
 #include <structmember.h>
 
 #include <limits.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <string.h>
+#include <time.h>
 
 #if !__GCC_ATOMIC_LLONG_LOCK_FREE
 #error "words of 64 bits are not atomic here"
@@ -22,6 +25,14 @@
 
 /* Numbers of the words; see layout.py. */
 enum { READ = 0, WRITTEN = 16, READER_SLEEPS = 32, WRITER_SLEEPS = 48, WORDS = 64 };
+
+/* Of spin.py; its tests compare. */
+enum {
+    FEW_LOOKS = 1,
+    BUDGET_NS = 50000,
+    SHARED_YIELD_NS = 1500,
+    SLOW_YIELD_NS = 100000,
+};
 
 typedef struct {
     PyObject_HEAD
@@ -35,6 +46,7 @@ typedef struct {
     uint64_t limit; /* what `written` may grow to without asking for room again */
     PyObject *wake_peer;
     PyObject *error; /* returns what is raised once the ring is closed */
+    long hits; /* of `look_on`, that its spinner has yet to hear of */
 } Ring;
 
 /* ---- words ---------------------------------------------------------------------- */
@@ -277,6 +289,26 @@ Ring_write_nowait(Ring *self, PyObject *data)
     return result;
 }
 
+/* Read `size` of the unread bytes. */
+static PyObject *
+read_bytes(Ring *self, uint64_t size)
+{
+    PyObject *packet = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (!packet)
+        return NULL;
+    const char *ring = self->data.buf;
+    char *bytes = PyBytes_AsString(packet);
+    uint64_t start = self->read % self->capacity;
+    uint64_t first = self->capacity - start;
+    if (first > size)
+        first = size;
+    memcpy(bytes, ring + start, first);
+    memcpy(bytes + first, ring, size - first);
+    if (!consume(self, size))
+        Py_CLEAR(packet);
+    return packet;
+}
+
 static PyObject *
 Ring_read_nowait(Ring *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -299,22 +331,91 @@ Ring_read_nowait(Ring *self, PyObject *const *args, Py_ssize_t nargs)
         }
         size = elements * self->quantum;
     }
-    if (!unread || size > unread)
-        return Py_NewRef(Py_None);
-    PyObject *packet = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (!packet)
+    return unread && size <= unread ? read_bytes(self, size) : Py_NewRef(Py_None);
+}
+
+/* ---- spinning ------------------------------------------------------------------- */
+
+static int64_t
+now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Call a method of a spinner, with a number if it has a format. */
+static bool
+tell(PyObject *spinner, const char *method, const char *format, long long number)
+{
+    PyObject *told = PyObject_CallMethod(spinner, method, format, number);
+    Py_XDECREF(told);
+    return told;
+}
+
+/* Tell a spinner of hits and of a slow yield. */
+static bool
+note_late(Ring *self, PyObject *spinner, int64_t took_ns)
+{
+    PyObject *hits = PyObject_GetAttrString(spinner, "hits");
+    PyObject *more = hits ? PyLong_FromLong(self->hits) : NULL;
+    PyObject *all = more ? PyNumber_Add(hits, more) : NULL;
+    bool is_told = all && !PyObject_SetAttrString(spinner, "hits", all);
+    self->hits = 0;
+    Py_XDECREF(all);
+    Py_XDECREF(more);
+    Py_XDECREF(hits);
+    return is_told && tell(spinner, "note_late", "L", took_ns);
+}
+
+/* Yield the core and look, by turns, for a packet: 1, 0 if none comes, or -1. */
+static int
+look_on(Ring *self, PyObject *spinner, unsigned long long looks)
+{
+    for (int64_t now = now_ns(), end = now + BUDGET_NS; now < end;) {
+        int64_t before = now_ns();
+        Py_BEGIN_ALLOW_THREADS
+        sched_yield();
+        Py_END_ALLOW_THREADS
+        now = now_ns();
+        if (!is_open(self)) /* another thread was here */
+            return -1;
+        int64_t took_ns = now - before;
+        if (took_ns > SLOW_YIELD_NS)
+            return note_late(self, spinner, took_ns) && is_open(self)
+                       ? has_moved(self, WRITTEN, self->read, 1)
+                       : -1;
+        if (took_ns > SHARED_YIELD_NS && looks != FEW_LOOKS) {
+            PyObject *few = PyLong_FromLong(looks = FEW_LOOKS);
+            int failed = !few || PyObject_SetAttrString(spinner, "looks", few);
+            Py_XDECREF(few);
+            if (failed || !is_open(self))
+                return -1;
+        }
+        if (has_moved(self, WRITTEN, self->read, looks)) {
+            self->hits++;
+            return 1;
+        }
+    }
+    return tell(spinner, "note_miss", NULL, 0) && is_open(self) ? 0 : -1;
+}
+
+static PyObject *
+Ring_read_spinning(Ring *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    unsigned long long looks;
+    uint64_t unread;
+    if (!takes("_read_spinning", nargs, 2, 2) || !count_of(args[1], &looks)
+        || !is_open(self))
         return NULL;
-    const char *ring = self->data.buf;
-    char *bytes = PyBytes_AsString(packet);
-    uint64_t start = self->read % self->capacity;
-    uint64_t first = self->capacity - start;
-    if (first > size)
-        first = size;
-    memcpy(bytes, ring + start, first);
-    memcpy(bytes + first, ring, size - first);
-    if (!consume(self, size))
-        Py_CLEAR(packet);
-    return packet;
+    if (!has_moved(self, WRITTEN, self->read, looks)) {
+        int came = look_on(self, args[0], looks);
+        if (came <= 0)
+            return came ? NULL : Py_NewRef(Py_None);
+    }
+    if (!unread_bytes(self, &unread))
+        return NULL;
+    return unread ? read_bytes(self, unread) : Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -548,6 +649,7 @@ get_is_closed(Ring *self, void *Py_UNUSED(closure))
 static PyMethodDef methods[] = {
     {"write_nowait", PLAIN(Ring_write_nowait), METH_O, NULL},
     {"read_nowait", PLAIN(Ring_read_nowait), METH_FASTCALL, NULL},
+    {"_read_spinning", PLAIN(Ring_read_spinning), METH_FASTCALL, NULL},
     {"is_readable", PLAIN(Ring_is_readable), METH_FASTCALL, NULL},
     {"available_to_read", PLAIN(Ring_available_to_read), METH_NOARGS, NULL},
     {"available_to_write", PLAIN(Ring_available_to_write), METH_NOARGS, NULL},
@@ -600,7 +702,12 @@ execute(PyObject *module)
 {
     PyTypeObject *type = add_type(module, &spec);
     Py_XDECREF((PyObject *)type);
-    return type ? 0 : -1;
+    if (!type)
+        return -1;
+    return -(PyModule_AddIntMacro(module, FEW_LOOKS)
+             || PyModule_AddIntMacro(module, BUDGET_NS)
+             || PyModule_AddIntMacro(module, SHARED_YIELD_NS)
+             || PyModule_AddIntMacro(module, SLOW_YIELD_NS));
 }
 
 NATIVE_MODULE(_ring, .m_doc = "The ring of a queue, compiled.")

@@ -164,8 +164,7 @@ class LoopPoller:
         self._is_scheduled = False
         # Whether yields since the latest packet were fast: then no need to ask again.
         self._is_yielding = False
-        self._has_yielded = True
-        self._yielded_ns = 0
+        self.turn_ends_ns = 0
         self._is_serving = False
         self._armed_lately: set[Callable[[], None]] = set()
         self._asleep: set[Callable[[], None]] = set()
@@ -244,19 +243,18 @@ class LoopPoller:
     def must_yield(self) -> bool:
         """Return whether other tasks of this loop have waited for `TURN_NS`.
 
-        Asked before each packet that may be there already. `yielded_to_loop` starts the
-        next slice.
+        Asked before each packet that may be there already, once ``turn_ends_ns`` has
+        passed. `yielded_to_loop` has the next turn begin.
         """
-        if self._has_yielded:
-            self._has_yielded = False
-            self._yielded_ns = clock()
-            asyncio.get_running_loop().call_soon(self.yielded_to_loop)
-            return False
-        return clock() - self._yielded_ns > TURN_NS
+        if self.turn_ends_ns:
+            return True
+        self.turn_ends_ns = clock() + TURN_NS
+        asyncio.get_running_loop().call_soon(self.yielded_to_loop)
+        return False
 
     def yielded_to_loop(self) -> None:
         """Note that every task that was ready has run."""
-        self._has_yielded = True
+        self.turn_ends_ns = 0
 
     def heat(self, served: Served) -> None:
         """Spin for a queue, which is not asleep, from the next turn of the loop on."""

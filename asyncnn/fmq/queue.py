@@ -150,8 +150,11 @@ class MessageQueue(OpenRing):
         if timeout is not None:
             async with asyncio.timeout(timeout):
                 return await self.write(data, spins=spins)
-        if self._poller.must_yield():
-            await self._yield_to_loop()
+        poller = self._poller
+        if clock() > poller.turn_ends_ns and poller.must_yield():
+            if self._loop is not asyncio.get_running_loop():
+                self._join_loop()
+            await asyncio.sleep(0)
         while True:
             seen = self._word(READ)
             if self.write_nowait(data):
@@ -180,9 +183,20 @@ class MessageQueue(OpenRing):
         if timeout is not None:
             async with asyncio.timeout(timeout):
                 return await self.read(count, spins=spins)
-        if self._poller.must_yield():
-            await self._yield_to_loop()
-        looks = self._spinner.looks if spins and not self.is_local else 1
+        poller, spinner = self._poller, self._spinner
+        if clock() > poller.turn_ends_ns and poller.must_yield():
+            if self._loop is not asyncio.get_running_loop():
+                self._join_loop()
+            await asyncio.sleep(0)
+            poller = self._poller
+        is_spinning = spins and not self.is_local
+        looks, seen = spinner.looks if is_spinning else 1, self._read
+        others = poller.served or self.served or self._wake or spinner.yielding.skips
+        if is_spinning and count is None and not others:
+            data = self._read_spinning(spinner, looks)
+            if data is not None:
+                return data
+            await self._sleep(WRITTEN, READER_SLEEPS, seen)
         while True:
             seen = self._read if count is None else self._word(WRITTEN)
             data = self.read_nowait(count, looks)
@@ -234,10 +248,6 @@ class MessageQueue(OpenRing):
     def disarm_wakeup(self) -> None:
         """Have ``wake`` called no more."""
         self._wake = None
-
-    async def _yield_to_loop(self) -> None:
-        self._join_loop()
-        await asyncio.sleep(0)
 
     def _join_loop(self) -> None:
         """Listen for the doorbell on the running loop, unless this end is closed."""

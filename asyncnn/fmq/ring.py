@@ -72,6 +72,7 @@ from asyncnn.fmq.layout import (
     QueueBrokenError,
     QueueClosedError,
 )
+from asyncnn.fmq.spin import AdaptiveSpinner, spin
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.lazy import compiled_module
 
@@ -190,6 +191,19 @@ class PythonRing:
         else:
             data = b"".join((self._data[start:], self._data[: end - capacity]))
         self._consume(read, size)
+        return data
+
+    def _read_spinning(self, spinner: AdaptiveSpinner, looks: int, /) -> bytes | None:
+        """Read all there are, spinning for it; return None if that does not help.
+
+        Nothing else is to be done meanwhile, and the ``spinner`` skips no wait.
+
+        :raises QueueBrokenError: if the writer's counter is impossible.
+        :raises QueueClosedError: if this end is closed, even while this waits.
+        """
+        data = self.read_nowait(None, looks)
+        if data is None and spin(self._has_moved, WRITTEN, self._read, spinner):
+            data = self.read_nowait()
         return data
 
     def _break(self, unread: int, /) -> NoReturn:

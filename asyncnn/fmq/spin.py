@@ -45,16 +45,16 @@ class AdaptiveSpinner:
     """Decides from how spinning went lately whether it pays now.
 
     ``looks`` is how often to look at a counter between two yields; ``hits`` counts what
-    came after yields that were not slow.
+    came after yields that were not slow. `may_yield` says no while ``yielding`` skips.
     """
 
     def __init__(self) -> None:
         self.looks = MANY_LOOKS
         self.hits = 0
         self._is_crowded = False
-        self._yielding = _Backoff(_MAX_SKIPPED_YIELDS, skipped=1)
+        self.yielding = _Backoff(_MAX_SKIPPED_YIELDS, skipped=1)
         self._unyielding = _Backoff(_MAX_SKIPPED_STARES)
-        self.may_yield = self._yielding.is_due
+        self.may_yield = self.yielding.is_due
         """Tells whether to spin on after a first look; False skips one wait."""
 
     def yielded(self, took_ns: int) -> bool:
@@ -71,14 +71,14 @@ class AdaptiveSpinner:
         """
         if took_ns > LOST_YIELD_NS:
             if self.hits >= _ENOUGH_HITS:
-                self._yielding.reset()
-            self._yielding.grow()
+                self.yielding.reset()
+            self.yielding.grow()
             self.hits = 0
             self._is_crowded = True
 
     def note_miss(self) -> None:
         """Note that the budget was spent in vain: skip the next two waits."""
-        self._yielding.skip(_SKIPS_AFTER_MISS)
+        self.yielding.skip(_SKIPS_AFTER_MISS)
         self._is_crowded = False
 
     def spin_without_yielding(self, came: Callable[[], bool]) -> bool:
@@ -151,24 +151,24 @@ class _Backoff:
     """Exponential backoff, counted in chances that are skipped.
 
     Each failure skips four times as many as the one before, ``most`` at most; the first
-    is taken to follow one that skipped ``skipped``.
+    is taken to follow one that skipped ``skipped``. ``skips`` are left.
     """
 
     def __init__(self, most: int, skipped: int = 0) -> None:
         self._most = most
         self._growth = skipped
-        self._skips = 0
+        self.skips = 0
 
     def is_due(self) -> bool:
         """Return whether to take this chance; False counts as one skipped."""
-        if self._skips:
-            self._skips -= 1
+        if self.skips:
+            self.skips -= 1
             return False
         return True
 
     def skip(self, times: int) -> None:
         """Skip the next chances, in place of any that were to be skipped."""
-        self._skips = times
+        self.skips = times
 
     def reset(self) -> None:
         """Note a success: the next failure skips one chance."""
@@ -177,4 +177,4 @@ class _Backoff:
     def grow(self) -> None:
         """Note a failure: skip more chances than the last time."""
         self._growth = min(4 * self._growth or 1, self._most)
-        self._skips = self._growth
+        self.skips = self._growth

@@ -26,7 +26,7 @@ from asyncnn.pacing import Pause, TimedPause
 from asyncnn.qos.inbox import LoopInbox
 from asyncnn.qos.native_lanes import ILanePort, NativeLane, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
-from asyncnn.qos.work import RUNNING, SUSPENDED, Work, fail_with
+from asyncnn.qos.work import OUTSIDE, RUNNING, SUSPENDED, Work, fail_with
 
 LOW = Priority.LOW
 
@@ -78,7 +78,7 @@ class Lanes(ABC):
         self.name = name
         self.count = count
         self.run_queue = run_queue
-        self.open: set[Work] = set()
+        self.open: dict[Work, None] = {}
         self.refusal: Callable[[], DeviceUnavailableError] | None = None
         self.inbox = inbox
         self._lock = threading.Lock()
@@ -140,6 +140,8 @@ class Lanes(ABC):
         """Exchange what has come back from native lanes; report what has ended."""
         inbox, natives = self.inbox, self._natives
         works, returned, run_queue = inbox.works, natives.returned, self.run_queue
+        work: Work | None = None
+        has_ended = False
         try:
             if not is_drained and natives.port is not None:
                 natives.port.drain(returned)
@@ -151,13 +153,14 @@ class Lanes(ABC):
                 while returned:
                     # An interrupt comes behind a call: none up to the lane's place.
                     lane, outcome, started_ns, ended_ns, used_ns = returned[0]
-                    work, lane.work = lane.work, None
+                    work, has_ended, lane.work = lane.work, outcome is None, None
                     del returned[0]
                     if not lane.is_dismissed:
                         lane.idle.append(lane)
-                    has_ended = outcome is None or self._has_ended(
-                        work, outcome, started_ns, ended_ns, used_ns
-                    )
+                    if not has_ended:
+                        has_ended = self._has_ended(
+                            work, outcome, started_ns, ended_ns, used_ns
+                        )
                     if lane.is_dismissed:  # it was given up, and this was reported
                         natives.dismissed.remove(lane)
                         natives.ending.append(lane)
@@ -180,21 +183,37 @@ class Lanes(ABC):
                     lane.is_aside = False
                     if run_queue.waiting or run_queue.aside:
                         self._fill(now_ns, works, work)
+            while natives.failures:
+                fail_with(*natives.failures.pop())
             while works:
-                work = works[0]
-                del works[0]  # an interrupt behind a call would lose it
+                work, has_ended = works[0], True
+                del works[0]
                 self._finish(work)
         except BaseException:  # the application is stopped, and closes us then
+            if work is not None:
+                self._let_go(work, has_ended)
             inbox.deliver_soon()
             raise
 
     def _has_ended(self, work: Work, *outcome: Any) -> bool:
-        """Tell a piece of work how a native lane has left it."""
+        """Tell a piece of work how a native lane has left it; the lock is held."""
         try:
             return work.come_back(*outcome)
         except BaseException as error:
-            fail_with(work, error)
+            # Not told here: who logs may submit more, or wait for who does.
+            self._natives.failures.append((work, error))
             return True
+
+    def _let_go(self, work: Work, has_ended: bool) -> None:
+        """Have work end that has left its lane, where an interrupt came in between."""
+        works = self.inbox.works
+        with self._lock:
+            if work.state is RUNNING and not self._has_lane(work):
+                self.run_queue.end(work, time.monotonic_ns(), 0)
+        if work.state is OUTSIDE and work in self.open and work not in works:
+            if not has_ended:
+                work.abort(ErrorStatus.GENERAL_FAILURE)
+            works.append(work)
 
     def _replace(self, work: Work) -> None:
         """Have another lane take the place of one that still goes on with ``work``.
@@ -308,7 +327,7 @@ class Lanes(ABC):
                 return  # it ends there
             if not self.run_queue.discard(work) and work.state is RUNNING:
                 self.run_queue.end(work, time.monotonic_ns(), 0)
-            self.open.discard(work)
+            self.open.pop(work, None)
 
     def _start(self) -> None:
         """Start another thread; the lock is held, for which the thread waits first."""

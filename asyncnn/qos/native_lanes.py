@@ -84,7 +84,8 @@ class NativeLane:
 class NativeLanes:
     """Up to ``count`` lanes of each kind, where ``make_port`` makes a port for these.
 
-    ``returned`` have come back, and ``take_back`` has yet to look at them. Those that
+    ``returned`` have come back, and ``take_back`` has yet to look at them. Of work that
+    has raised something, ``failures`` have yet to be reported. Those that
     are ``dismissed`` were given up with their work, the threads of those ``ending``
     have yet to end. What comes back wakes the loop as the inbox does. Not thread-safe.
     """
@@ -104,6 +105,7 @@ class NativeLanes:
         self._take_back = take_back
         self.port: ILanePort | None = None
         self.returned: list[Ended] = []
+        self.failures: list[tuple[Work, BaseException]] = []
         self.lanes: list[NativeLane] = []
         self.dismissed: list[NativeLane] = []
         self.ending: list[NativeLane] = []

@@ -149,7 +149,7 @@ class Scheduler(Lanes):
                     raise self.refusal()
                 now_ns = time.monotonic_ns()
                 run_queue, idle = self.run_queue, self._natives.idle
-                self.open.add(work)
+                self.open[work] = None
                 to_stop = run_queue.add(work, now_ns, begins=True)
                 # As `_give`, for the most usual: a native lane is idle.
                 has_lane = work.state is RUNNING
@@ -323,11 +323,13 @@ class Scheduler(Lanes):
 
         Others are not affected if that fails.
         """
-        # Before it is reported: that may cancel it once more, or close the scheduler.
-        self.open.discard(work)
         now_ns, idle = time.monotonic_ns(), self._idle
         if work.deadline_ns is not None:
             self._forget_deadline(work)
+        # Before it is reported: that may cancel it once more, or close the scheduler.
+        # Without a call, behind which an interrupt would come: it would be lost.
+        if work in self.open:
+            del self.open[work]
         try:
             status = work.finish()
         except (Exception, asyncio.CancelledError):
@@ -346,7 +348,7 @@ class Scheduler(Lanes):
 
     def _finish_here(self, work: Work) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""
-        self.open.remove(work)
+        del self.open[work]
         # All that can be is done before, as the thread that is notified wants to go on.
         now_ns, idle = time.monotonic_ns(), self._idle
         accountings = self._accounting, work.account.accounting, work.accounting

@@ -44,6 +44,8 @@ def asked(path: tuple[str, ...]) -> list[object]:
         words.append(MODEL)
     if path[0] == "compare":
         words += ["--with", "litert"]
+    if path[0] == "stress":
+        words.append("threads")
     if path[0] == "mlts":
         words.append("--builtin")
     if path[0] == "conformance":

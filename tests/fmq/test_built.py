@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from asyncnn.fmq import IS_COMPILED
+from asyncnn.fmq import IS_COMPILED, spin
 from asyncnn.fmq.layout import (
     READER_SLEEPS,
     WRITTEN,
@@ -20,6 +20,7 @@ from asyncnn.fmq.layout import (
     create_pages,
     map_pages,
 )
+from asyncnn.fmq.ring import PythonRing, Ring
 from asyncnn.hal.errors import InvalidArgumentError
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 
@@ -42,6 +43,38 @@ def compiled(
     return importlib.import_module("asyncnn.fmq._ring").Ring(
         geometry, fresh_pages(), wake_peer
     )
+
+
+class Told:
+    """A spinner that writes down what it is told."""
+
+    looks, hits = 1, 0
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def may_yield(self) -> bool:
+        return True
+
+    def yielded(self, took_ns: int) -> bool:
+        return took_ns <= spin.SLOW_YIELD_NS
+
+    def note_late(self, took_ns: int) -> None:
+        assert took_ns > spin.SLOW_YIELD_NS
+        self.notes.append("late")
+
+    def note_miss(self) -> None:
+        self.notes.append("miss")
+
+
+@pytest.mark.parametrize("kind", {PythonRing, Ring})
+def test_what_spins_in_vain_says_so_once(kind: type[Any]) -> None:
+    ring, told = kind(GEOMETRY, fresh_pages(), lambda: None), Told()
+    assert ring._read_spinning(told, 2) is None
+    assert told.notes in (["miss"], ["late"])
+    assert ring.write_nowait(elements(2))
+    assert ring._read_spinning(told, 2) == elements(2)
+    assert len(told.notes) == 1
 
 
 @needs_compiled
@@ -112,6 +145,18 @@ class TestCompiled:
             ring.read_nowait(*arguments)
         with pytest.raises(TypeError):
             ring.write_nowait("text")
+
+    def test_spinning_goes_by_the_numbers_of_the_one_in_python(self) -> None:
+        built = importlib.import_module("asyncnn.fmq._ring")
+        for name in ("FEW_LOOKS", "BUDGET_NS", "SHARED_YIELD_NS", "SLOW_YIELD_NS"):
+            assert getattr(built, name) == getattr(spin, name)
+
+    def test_an_error_of_its_spinner_arrives(self) -> None:
+        ring = compiled()
+        assert ring.write_nowait(elements(1))
+        assert ring._read_spinning(object(), 1) == elements(1)
+        with pytest.raises(AttributeError):
+            ring._read_spinning(object(), 1)
 
     def test_it_can_be_initialised_again(self) -> None:
         ring = compiled()

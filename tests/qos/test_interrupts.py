@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -52,6 +53,10 @@ class Offered(Recorded):
 
     def come_back(self, *_: Any) -> bool:
         return True
+
+    def finish(self) -> ErrorStatus:
+        self.finished.set()  # first: an interrupt in here is the application's
+        return ErrorStatus.NONE
 
 
 def interrupted(number: int, function: Callable[[], object]) -> bool:
@@ -126,14 +131,36 @@ async def test_what_waits_is_given_to_a_lane_or_ends(number: int) -> None:
     await desk.close(works)
 
 
-async def test_what_has_come_back_is_reported_by_a_later_turn() -> None:
+@pytest.mark.parametrize("number", range(MOST_CALLS))
+async def test_what_has_come_back_is_reported_by_a_later_turn(number: int) -> None:
     desk, works = Desk(), [Offered([]), Offered([])]
     for work in works:
         desk.scheduler.submit(work)
     lanes = desk.scheduler._natives.lanes
     desk.port.back = [(lane, 0, 0, 0, 0) for lane in lanes if lane.work]
-    assert interrupted(0, desk.scheduler._deliver)  # behind what drains the port
-    assert not works[0].finished.is_set()
+    assert interrupted(number, desk.scheduler._deliver) or number > 0
     await asyncio.sleep(0)
     assert works[0].finished.is_set()
     await desk.close(works[1:])
+
+
+async def test_who_logs_a_failure_may_submit_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk, failing, more = Desk(), Offered([]), Offered([])
+    failing.come_back = None  # type: ignore[assignment,method-assign]
+
+    def submit(record: logging.LogRecord) -> bool:
+        if not more.lane:
+            assert desk.scheduler._lock.acquire(timeout=0), "it would wait for itself"
+            desk.scheduler._lock.release()
+            desk.scheduler.submit(more)
+        return True
+
+    desk.scheduler.submit(failing)
+    caplog.handler.addFilter(submit)
+    desk.take_back()
+    caplog.handler.removeFilter(submit)
+    assert "work failed" in caplog.text
+    assert failing.finished.is_set()
+    await desk.close([more])

@@ -39,8 +39,8 @@ MOST = {
         EXECUTION: 18,
         FENCED: 38,
         CALLBACK: 29,
-        BURST: 42,
-        BURST_IN_PLACE: 36,
+        BURST: 36,
+        BURST_IN_PLACE: 31,
     },
 }
 """The most functions that a run may enter, on all threads."""

@@ -1,0 +1,374 @@
+"""Runs one case: starts its processes, kills some, finds those that hang or crash."""
+
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, TypeAlias
+
+import msgspec
+
+from asyncnn.hal.errors import NoDriverError
+from asyncnn.service.process import private_address
+from asyncnn.tools.bench.environment import describe_environment
+from asyncnn.tools.conformance.suite import REMOTE
+from asyncnn.tools.stress.drivers import (
+    Process,
+    end,
+    facts_of,
+    is_served,
+    start_client,
+    start_driver,
+    take_stacks,
+)
+from asyncnn.tools.stress.place import Beat, StressOrder, StressSpan
+from asyncnn.tools.stress.stress_cases import StressCase
+from asyncnn.tools.stress.stress_report import (
+    CRASH,
+    FAILURE,
+    HANG,
+    SKIPPED,
+    SUCCESS,
+    StressRow,
+)
+
+DEFAULT_PATIENCE_S = 60.0
+"""Seconds without anything verified, after something was, in which none passes."""
+
+_LOOK_S = 0.02
+_START_S = 120.0
+"""Seconds until something was verified, or a driver serves."""
+
+_STOP_S = 20.0
+_LEFT_S = 10.0
+_LIFE_S = 1.5
+"""The longest life of a client that is to be killed, after its first result."""
+
+Watch: TypeAlias = Callable[[Mapping[str, int], float], None]
+"""Is given processes that stay by their names, and seconds since the case began."""
+
+
+class StressTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """How a case is tried: on a device by a transport, for how long, by how many."""
+
+    case: StressCase
+    device: str
+    transport: str
+    seconds: float
+    width: int
+    seed: int
+    folder: Path
+    command: str = ""
+    patience_s: float = DEFAULT_PATIENCE_S
+    watch: Watch = lambda pids, passed: None
+
+
+class FindingError(Exception):
+    """What ends a case before its time: an outcome and the reason for it."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+class _Client:
+    """One of the places for processes, and the process that has it."""
+
+    def __init__(self, number: int, is_victim: bool, log: IO[bytes]) -> None:
+        self.number = number
+        self.is_victim = is_victim
+        self.log = log
+        self.process: Process | None = None
+        self.generation = 0
+        self.beat = Beat()
+        self.kill_at = 0.0
+        self.is_killed = False
+        self.is_done = False
+        self.is_ready = self._has_gone = False
+        self.seen = 0.0
+        self._rest = b""
+
+    def start(self, order: StressOrder) -> None:
+        self.process = start_client(order, self.log)
+        self.beat, self.kill_at, self.is_killed = Beat(), 0.0, False
+        self.is_ready = self._has_gone = False
+        self.seen, self._rest = time.monotonic(), b""
+
+    def hear(self) -> bool:
+        """Take what the process has told; return whether there was anything."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        told = self.process.stdout.read() or b""
+        *lines, self._rest = (self._rest + told).split(b"\n")
+        if lines:
+            self.seen, self.is_ready = time.monotonic(), True
+            self.beat = msgspec.json.decode(lines[-1], type=Beat)
+        return bool(lines)
+
+    def go(self, span: StressSpan) -> None:
+        """Have the process begin, once."""
+        if not self._has_gone:
+            self._has_gone = True
+            assert self.process is not None
+            assert self.process.stdin is not None
+            with suppress(BrokenPipeError):  # it is seen to have ended
+                self.process.stdin.write(msgspec.json.encode(span))
+                self.process.stdin.flush()
+
+
+class _Watchdog:
+    def __init__(self, trial: StressTrial, stack: ExitStack) -> None:
+        self._trial = trial
+        self._stack = stack
+        self._rng = random.Random(trial.seed)
+        self._driver: Process | None = None
+        self._socket: str | None = None
+        self._span = StressSpan(time.monotonic(), float("inf"))
+        self.counts: Counter[str] = Counter()
+        self.figures: dict[str, list[float]] = {}
+        self.skipped = ""
+        self.kills = self.processes = 0
+
+    def run(self) -> None:
+        """Try the case until its time is up.
+
+        :raises FindingError: if it fails.
+        """
+        trial = self._trial
+        if trial.transport == REMOTE and not trial.case.starts_drivers:
+            self._start_driver()
+        width = 1 if trial.case.is_alone else trial.width
+        clients = [self._client(number) for number in range(width)]
+        for client in clients:
+            self._start(client)
+        self._wait_for(clients)
+        while not all(client.is_done for client in clients):
+            time.sleep(_LOOK_S)
+            self._look_at_driver()
+            for client in clients:
+                if not client.is_done:
+                    self._look_at(client)
+            trial.watch(self._staying(clients[0]), time.monotonic() - self._span.begin)
+        self._end_driver()
+
+    def _staying(self, client: _Client) -> dict[str, int]:
+        found = {"client": client.process, "driver": self._driver}
+        return {name: each.pid for name, each in found.items() if each is not None}
+
+    def _wait_for(self, clients: list[_Client]) -> None:
+        """Wait until all processes have begun, and have them go on together."""
+        while not all(client.is_ready for client in clients):
+            time.sleep(_LOOK_S)
+            for client in clients:
+                self._look_at(client)
+        now = time.monotonic()
+        self._span = StressSpan(now, now + self._trial.seconds)
+        for client in clients:
+            client.go(self._span)
+
+    def _client(self, number: int) -> _Client:
+        case, folder = self._trial.case, self._trial.folder
+        file = folder / f"client-{number}.log"
+        log = self._stack.enter_context(file.open("wb"))
+        return _Client(number, case.kills_clients and number > 0, log)
+
+    def _start(self, client: _Client) -> None:
+        trial = self._trial
+        client.start(
+            StressOrder(
+                body=trial.case.body,
+                device=trial.device,
+                is_remote=trial.transport == REMOTE,
+                socket=self._socket,
+                seed=trial.seed,
+                number=client.number,
+                width=trial.width,
+                folder=str(trial.folder),
+                generation=client.generation,
+            )
+        )
+        assert client.process is not None
+        self._stack.callback(end, client.process)
+        client.generation += 1
+        self.processes += 1
+
+    def _look_at(self, client: _Client) -> None:
+        process, now = client.process, time.monotonic()
+        assert process is not None
+        if client.hear():
+            if self._span.end < float("inf"):
+                client.go(self._span)
+            if client.is_victim and client.beat.counts and not client.kill_at:
+                client.kill_at = now + self._rng.uniform(0, _LIFE_S)
+        status = process.poll()
+        if status is not None:
+            client.hear()
+            self._ended(client, status)
+        elif client.kill_at and now > client.kill_at and now < self._span.end:
+            client.is_killed = True
+            client.kill_at = 0.0
+            process.send_signal(signal.SIGKILL)
+            self.kills += 1
+        elif now > client.seen + (
+            self._trial.patience_s if client.beat.counts else _START_S
+        ):
+            self._hangs(client, process)
+
+    def _ended(self, client: _Client, status: int) -> None:
+        beat, is_over = client.beat, time.monotonic() >= self._span.end
+        self.counts.update(beat.counts)
+        self.figures.update(beat.figures)
+        who = f"client {client.number}"
+        if beat.is_skipped:
+            self.skipped = beat.problem
+        elif beat.problem:
+            raise FindingError(FAILURE, f"{who}: {beat.problem}")
+        elif status and not (client.is_killed and status == -signal.SIGKILL):
+            raise FindingError(CRASH, f"{who} ended by {_cause(status)}")
+        assert client.process is not None
+        end(client.process)
+        may_end = client.is_killed or self._trial.case.ends_early
+        if not (is_over or beat.is_skipped or may_end):
+            raise FindingError(FAILURE, f"{who} ended before its time")
+        client.is_done = is_over or beat.is_skipped
+        if not client.is_done:
+            self._start(client)
+
+    def _hangs(self, client: _Client, process: Process) -> None:
+        facts = [facts_of(process)]
+        if self._driver is not None:
+            facts.append(facts_of(self._driver))
+        (self._trial.folder / "facts.txt").write_text("\n".join(facts))
+        take_stacks(process, signal.SIGUSR1)
+        if self._driver is not None:
+            take_stacks(self._driver)
+        passed = time.monotonic() - client.seen
+        raise FindingError(
+            HANG, f"client {client.number} has verified nothing for {passed:.0f} s"
+        )
+
+    def _start_driver(self) -> None:
+        trial = self._trial
+        self._socket = private_address()
+        log = self._stack.enter_context((trial.folder / "driver.log").open("wb"))
+        self._driver = start_driver(trial.device, self._socket, log)
+        self._stack.callback(end, self._driver)
+        try:
+            while not is_served(self._driver, self._socket):
+                if time.monotonic() > self._span.begin + _START_S:
+                    raise FindingError(HANG, "the driver does not start")
+                time.sleep(_LOOK_S)
+        except NoDriverError as error:
+            raise FindingError(FAILURE, str(error)) from error
+        self._sockets = sockets_of(self._driver.pid)
+
+    def _look_at_driver(self) -> None:
+        if self._driver is not None and self._driver.poll() is not None:
+            cause = _cause(self._driver.returncode)
+            raise FindingError(CRASH, f"the driver ended by {cause}")
+
+    def _end_driver(self) -> None:
+        """Have the driver end by itself; before, nothing of clients may be left."""
+        if self._driver is None:
+            return
+        latest = time.monotonic() + _LEFT_S
+        while (left := sockets_of(self._driver.pid)) > self._sockets:
+            if time.monotonic() > latest:
+                raise FindingError(
+                    FAILURE,
+                    f"the driver keeps {left - self._sockets} sockets of "
+                    "clients that are gone",
+                )
+            time.sleep(_LOOK_S)
+        self._driver.send_signal(signal.SIGTERM)
+        latest = time.monotonic() + _STOP_S
+        while self._driver.poll() is None:
+            if time.monotonic() > latest:
+                take_stacks(self._driver)
+                raise FindingError(HANG, f"the driver does not end in {_STOP_S:g} s")
+            time.sleep(_LOOK_S)
+        if self._driver.returncode:
+            cause = _cause(self._driver.returncode)
+            raise FindingError(CRASH, f"the driver, told to end, ended by {cause}")
+
+
+def sockets_of(pid: int) -> int:
+    """Return how many sockets a process has open; 0 if it is gone."""
+    return sum(name.startswith("socket:") for name in descriptors_of(pid))
+
+
+def descriptors_of(pid: int) -> Iterator[str]:
+    """Yield what each descriptor of a process is of."""
+    try:
+        found = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for each in found:
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{each}")
+        except OSError:
+            continue  # it was closed meanwhile
+
+
+def _cause(status: int) -> str:
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+def try_case(trial: StressTrial) -> StressRow:
+    """Run a case and return what became of it.
+
+    Logs, and what is known of a failure, are in the folder of the trial.
+    """
+    started, outcome, reason = time.monotonic(), SUCCESS, ""
+    with ExitStack() as stack:
+        watchdog = _Watchdog(trial, stack)
+        try:
+            watchdog.run()
+        except FindingError as finding:
+            outcome, reason = finding.outcome, str(finding)
+    if outcome == SUCCESS and watchdog.skipped:
+        outcome, reason = SKIPPED, watchdog.skipped
+    row = StressRow(
+        case=trial.case.name,
+        device=trial.device,
+        transport=trial.transport,
+        outcome=outcome,
+        reason=reason,
+        seed=trial.seed,
+        seconds=time.monotonic() - started,
+        processes=watchdog.processes,
+        kills=watchdog.kills,
+        counts=dict(watchdog.counts),
+        figures=watchdog.figures,
+        folder=str(trial.folder) if outcome in (FAILURE, HANG, CRASH) else "",
+    )
+    if row.folder:
+        _note(trial, row)
+    return row
+
+
+def _note(trial: StressTrial, row: StressRow) -> None:
+    """Write beside the logs what repeats a failure, and on what it was found."""
+    pattern = Path("/proc/sys/kernel/core_pattern")
+    cores = pattern.read_text().strip() if pattern.exists() else "unknown"
+    lines = [
+        f"{row.outcome}: {row.reason}",
+        f"repeat: {trial.command}",
+        f"environment: {describe_environment()}",
+        f"python: {sys.version}",
+        f"core files go to: {cores}",
+    ]
+    (trial.folder / "failure.txt").write_text("\n".join(lines) + "\n")
+    (trial.folder / "row.json").write_bytes(
+        msgspec.json.format(msgspec.json.encode(row))
+    )
