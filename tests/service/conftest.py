@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import ReferenceDevice
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, ServiceLimits
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition
 from tests.service.raw import RawClient
+from tests.service.restarting import BRIEFLY, Driver, running
 from tests.waits import until
 
 Connect = Callable[[], RawClient]
@@ -73,6 +75,20 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         assert await is_served(path)
         await service.all_have_gone()
         await until(lambda: not leaks(before))  # a thread may be about to end
+
+
+@pytest.fixture
+async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
+    """A driver that comes and goes."""
+    async with running(tmp_path / "driver.sock") as driver:
+        yield driver
+
+
+@pytest.fixture
+async def device(driver: Driver) -> AsyncIterator[Device]:
+    """A client that outlives it."""
+    async with connect(driver.path, supervised=BRIEFLY) as device:
+        yield device
 
 
 @pytest.fixture
