@@ -30,6 +30,8 @@ MIRRORED = [
     ((2, 3, 4), [(1, 1), (2, 0), (0, 3)]),
     ((1, 2), [(0, 0), (1, 1)]),
 ]
+ZEROS = [(F32, 0), (F16, 0), (Q8, 77), (Q8S, -100)]
+VALUES = [(F32, 2.5), (F16, np.float16(-3)), (Q8, 200), (Q8S, -9)]
 
 
 def pad(operation, type_, x, paddings, *others, zero_point=0):
@@ -40,41 +42,30 @@ def pad(operation, type_, x, paddings, *others, zero_point=0):
     return compute(operation, [given, constant(I32, paddings), *others], output)
 
 
-@pytest.mark.parametrize(("shape", "paddings"), CASES)
-@pytest.mark.parametrize(("type_", "zero"), [(F32, 0), (F16, 0), (Q8, 77), (Q8S, -100)])
-def test_pad_surrounds_with_the_stored_zero(type_, zero, shape, paddings) -> None:
-    x = random_values(type_, shape)
-    np.testing.assert_array_equal(
-        pad(OperationType.PAD, type_, x, paddings, zero_point=zero),
-        np.pad(x, paddings, constant_values=zero),
-    )
+PADDED = [
+    *((OperationType.PAD, t, (), z, {"constant_values": z}, CASES) for t, z in ZEROS),
+    *(
+        (OperationType.PAD_V2, t, (v,), 5, {"constant_values": v}, CASES)
+        for t, v in VALUES
+    ),
+    *(
+        (OperationType.MIRROR_PAD, type_, (mode,), 0, {"mode": name}, MIRRORED)
+        for mode, name in ((REFLECT, "reflect"), (SYMMETRIC, "symmetric"))
+        for type_ in (F32, F16, I32, Q8, Q8S)
+    ),
+]
 
 
-@pytest.mark.parametrize(("shape", "paddings"), CASES)
 @pytest.mark.parametrize(
-    ("type_", "value"), [(F32, 2.5), (F16, np.float16(-3)), (Q8, 200), (Q8S, -9)]
+    ("operation", "type_", "others", "zero", "how", "shape", "paddings"),
+    [(*row, *case) for *row, cases in PADDED for case in cases],
 )
-def test_pad_v2_surrounds_with_the_given_value(type_, value, shape, paddings) -> None:
-    x = random_values(type_, shape)
-    np.testing.assert_array_equal(
-        pad(OperationType.PAD_V2, type_, x, paddings, value, zero_point=5),
-        np.pad(x, paddings, constant_values=value),
-    )
-
-
-@pytest.mark.parametrize(("shape", "paddings"), MIRRORED)
-@pytest.mark.parametrize(
-    ("mode", "name"), [(REFLECT, "reflect"), (SYMMETRIC, "symmetric")]
-)
-@pytest.mark.parametrize("type_", [F32, F16, I32, Q8, Q8S])
-def test_mirror_pad_continues_with_the_reverse(
-    type_, mode, name, shape, paddings
+def test_what_surrounds_is_as_in_numpy(
+    operation, type_, others, zero, how, shape, paddings
 ) -> None:
     x = random_values(type_, shape)
-    np.testing.assert_array_equal(
-        pad(OperationType.MIRROR_PAD, type_, x, paddings, mode),
-        np.pad(x, paddings, mode=name),
-    )
+    padded = pad(operation, type_, x, paddings, *others, zero_point=zero)
+    np.testing.assert_array_equal(padded, np.pad(x, paddings, **how))
 
 
 def test_symmetric_padding_may_repeat_the_whole_axis() -> None:
