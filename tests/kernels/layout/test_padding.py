@@ -43,29 +43,36 @@ def pad(operation, type_, x, paddings, *others, zero_point=0):
 
 
 PADDED = [
-    *((OperationType.PAD, t, (), z, {"constant_values": z}, CASES) for t, z in ZEROS),
-    *(
-        (OperationType.PAD_V2, t, (v,), 5, {"constant_values": v}, CASES)
-        for t, v in VALUES
-    ),
-    *(
-        (OperationType.MIRROR_PAD, type_, (mode,), 0, {"mode": name}, MIRRORED)
-        for mode, name in ((REFLECT, "reflect"), (SYMMETRIC, "symmetric"))
-        for type_ in (F32, F16, I32, Q8, Q8S)
-    ),
+    *((OperationType.PAD, type_, (), zero, zero) for type_, zero in ZEROS),
+    *((OperationType.PAD_V2, type_, (value,), 5, value) for type_, value in VALUES),
 ]
 
 
-@pytest.mark.parametrize(
-    ("operation", "type_", "others", "zero", "how", "shape", "paddings"),
-    [(*row, *case) for *row, cases in PADDED for case in cases],
-)
-def test_what_surrounds_is_as_in_numpy(
-    operation, type_, others, zero, how, shape, paddings
+@pytest.mark.parametrize(("shape", "paddings"), CASES)
+@pytest.mark.parametrize(("operation", "type_", "others", "zero", "value"), PADDED)
+def test_pad_surrounds_with_the_stored_zero_or_a_value(
+    operation, type_, others, zero, value, shape, paddings
 ) -> None:
     x = random_values(type_, shape)
-    padded = pad(operation, type_, x, paddings, *others, zero_point=zero)
-    np.testing.assert_array_equal(padded, np.pad(x, paddings, **how))
+    np.testing.assert_array_equal(
+        pad(operation, type_, x, paddings, *others, zero_point=zero),
+        np.pad(x, paddings, constant_values=value),
+    )
+
+
+@pytest.mark.parametrize(("shape", "paddings"), MIRRORED)
+@pytest.mark.parametrize(
+    ("mode", "name"), [(REFLECT, "reflect"), (SYMMETRIC, "symmetric")]
+)
+@pytest.mark.parametrize("type_", [F32, F16, I32, Q8, Q8S])
+def test_mirror_pad_continues_with_the_reverse(
+    type_, mode, name, shape, paddings
+) -> None:
+    x = random_values(type_, shape)
+    np.testing.assert_array_equal(
+        pad(OperationType.MIRROR_PAD, type_, x, paddings, mode),
+        np.pad(x, paddings, mode=name),
+    )
 
 
 def test_symmetric_padding_may_repeat_the_whole_axis() -> None:
