@@ -98,7 +98,7 @@ types: $(READY)
 # What pip and the tools that it calls say is only shown if they fail. Sources are compiled
 # as pip does it for a wheel: where PYTHONDONTWRITEBYTECODE is set, nobody else would, and
 # each process would take twice as long to start.
-$(READY): pyproject.toml setup.py asyncnn/_native.h asyncnn/_turn.c asyncnn/engine/_job.c asyncnn/fmq/_ring.c asyncnn/hal/validate/_prescan.c asyncnn/kernels/_compiled.c asyncnn/tflite/_scan.c tests/model_packages.txt
+$(READY): pyproject.toml setup.py asyncnn/_native.h asyncnn/_turn.c asyncnn/engine/_job.c asyncnn/fmq/_ring.c asyncnn/hal/validate/_prescan.c asyncnn/kernels/_compiled.c asyncnn/service/driver/_calls.c asyncnn/tflite/_scan.c tests/model_packages.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
 	@echo "installing asyncnn and what its tests need into $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)

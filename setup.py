@@ -33,6 +33,7 @@ EXTENSIONS = [
         "asyncnn.hal.validate._prescan",
         "asyncnn.kernels._compiled",
         "asyncnn.runtime._arrays",
+        "asyncnn.service.driver._calls",
         "asyncnn.tflite._scan",
     )
 ]

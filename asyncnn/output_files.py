@@ -19,23 +19,25 @@ Write: TypeAlias = Callable[[BinaryIO], object]
 """Writes contents to a file."""
 
 
-def write_file(path: AnyPath, content: bytes | str | Write) -> None:
+def write_file(
+    path: AnyPath, content: bytes | str | Write, *, is_private: bool = False
+) -> None:
     """Write a file that takes the place of ``path`` once it is complete and on disk.
 
     A file that is replaced hands on its mode, and a link stays one. What cannot be
     replaced is written where it is: a device such as ``/dev/stdout``, a pipe that
     somebody reads, a file that is mounted alone, or one in a folder that takes no
-    others. A text is encoded as UTF-8.
+    others. A text is encoded as UTF-8. What ``is_private`` is for this user alone.
 
     :raises OSError: with this ``path``, if that is not possible.
     """
     if isinstance(content, str):
         # Names of files may have bytes that are no text, which no encoding takes.
         content = content.encode(errors="replace")
-    call_abandonable(f"writing {os.fspath(path)}", _writing(path, content))
+    call_abandonable(f"writing {os.fspath(path)}", _writing(path, content, is_private))
 
 
-def _writing(path: AnyPath, content: bytes | Write) -> Steps[None]:
+def _writing(path: AnyPath, content: bytes | Write, is_private: bool) -> Steps[None]:
     def write(file: BinaryIO) -> None:
         if isinstance(content, bytes):
             file.write(content)
@@ -50,6 +52,8 @@ def _writing(path: AnyPath, content: bytes | Write) -> Steps[None]:
             return
         draft = _new_draft(target)
         try:
+            if is_private:
+                os.chmod(draft, 0o600)
             with open(draft, "wb") as file:
                 write(file)
                 file.flush()

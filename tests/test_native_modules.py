@@ -119,6 +119,15 @@ MODULES = (
         ("address", "undefined"),
     ),
     Native(
+        "asyncnn.service.driver._calls",
+        "ASYNCNN_PURE_RING",
+        "asyncnn.service.driver.call_ring",
+        "user.CallRing is user.PythonCallRing",
+        (),
+        ("service/test_call_ring.py",),
+        ("address", "undefined"),
+    ),
+    Native(
         "asyncnn.tflite._scan",
         "ASYNCNN_PURE_SCAN",
         "asyncnn.tflite.scan",

@@ -16,9 +16,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
+from typing import Any
 
 from asyncnn.burst.packets import DATUM_BYTES, ResultShape, without_deadline
-from asyncnn.burst.slots import Binder, BoundRequest
+from asyncnn.burst.slots import Binder, BoundRequest, IBurstRecorder
 from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError
 from asyncnn.hal.errors import (
@@ -73,6 +74,7 @@ class BurstServer(CallbackObject):
         self._log = log
         self._binder = Binder(prepared, callback, log)
         self.carries_deadlines = callback.carries_deadlines
+        self._recorder: IBurstRecorder | None = callback.recorder
         self._result = ResultShape.of(ErrorStatus.NONE)
         self._number = 0
         self._cancelled = 0
@@ -96,6 +98,8 @@ class BurstServer(CallbackObject):
         if request != self._number:
             return
         if self._running is not None:
+            if self._recorder is not None:
+                self._recorder.cancelled(self._running.call)
             self._running.die()
         else:  # its memories are being asked for: `_bind` will see this
             self._cancelled = request
@@ -129,6 +133,8 @@ class BurstServer(CallbackObject):
             if task is not None:
                 parts.callback(task.cancel)
             if running is not None:
+                if self._recorder is not None:
+                    self._recorder.cancelled(running.call)
                 parts.callback(running.die)
 
     def disown(self) -> None:
@@ -188,6 +194,13 @@ class BurstServer(CallbackObject):
         if deadline is not None:
             execution = _ExecutionInTime(self)
         self._running, self._spare = execution, None
+        recorder = self._recorder
+        if recorder is not None:
+            if deadline is None and recorder.is_plain:
+                execution.call = recorder.begin(bound.template)
+            else:
+                execution.noted = bound.noted
+                execution.call = recorder.begin_with(bound.noted, deadline)
         if EXECUTION.is_on:
             EXECUTION("burst", request=self._number, pools=len(bound.request.pools))
         try:
@@ -219,6 +232,12 @@ class BurstServer(CallbackObject):
         if self._running is not execution:
             return
         self._running = None
+        recorder = self._recorder
+        if recorder is not None:
+            if execution.noted is None:
+                recorder.end(execution.call, status)
+            else:
+                recorder.end_with(execution.call, status, execution.noted)
         result = self._result
         if status is not result.status or shapes != result.output_shapes:
             if execution.has_deadline:  # not kept, as others may not know its status
@@ -342,7 +361,7 @@ class OpenBursts:
 class _Execution(IExecutionCallback):
     """Receives the outcome of the execution under way."""
 
-    __slots__ = ("_server",)
+    __slots__ = ("_server", "call", "noted")
 
     takes_early_results = True
     may_be_left = True  # the application may cancel it
@@ -354,6 +373,8 @@ class _Execution(IExecutionCallback):
         self._is_dead = False
         self._recipients = []
         self._server = server
+        self.call = 0
+        self.noted: Any = None
 
     def notify_1_3(
         self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing

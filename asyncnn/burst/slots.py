@@ -16,7 +16,7 @@ import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -137,11 +137,38 @@ class PoolSlots(IBurstCallback):
         return slot
 
 
+class IBurstRecorder(Protocol):
+    """Notes the executions of a burst for later. Not in the HAL.
+
+    What it is said to be about is what `request` has returned. If ``is_plain``, an
+    execution without a deadline is noted by ``begin`` and ``end``.
+    """
+
+    begin: Callable[[bytes], int]
+    end: Callable[[int, int], None]
+    is_plain: bool
+
+    def request(self, request: Request, measure: int) -> Any:
+        """Return what notes are about; its ``template`` is what ``begin`` takes."""
+
+    def begin_with(self, about: Any, deadline: int | None) -> int:
+        """Note that an execution begins; return its number."""
+
+    def end_with(self, call: int, status: ErrorStatus, about: Any) -> None:
+        """Note that it has ended."""
+
+    def cancelled(self, call: int) -> None:
+        """Note that it was cancelled."""
+
+
 class BoundRequest(NamedTuple):
     """The request that a packet stands for."""
 
     request: Request
     measure: MeasureTiming
+    noted: Any = None
+    template: bytes = b""
+    """What a recorder notes of it, and by what."""
 
 
 class Binder:
@@ -216,6 +243,10 @@ class Binder:
         inputs, outputs, slots, measure = decoded
         request = Request(inputs, outputs, tuple([found[slot] for slot in slots]))
         bound = BoundRequest(reusable(self._prepared, request), measure)
+        recorder: IBurstRecorder | None = self._callback.recorder
+        if recorder is not None:
+            noted = recorder.request(request, measure)
+            bound = bound._replace(noted=noted, template=noted.template)
         known = self._memories
         if known.keys() >= set(slots):  # none was freed meanwhile
             for slot in slots:

@@ -43,6 +43,8 @@ COMMANDS = {
         "compare": ("compare", "compare"),
         "diff": ("diff", "diff"),
         "serve": ("serve", "serve"),
+        "record": ("replay", "record"),
+        "replay": ("replay", "replay"),
         "top": ("top", "top"),
         "devices": ("devices", "devices"),
         "capabilities": ("devices", "capabilities"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.options import CommandOptions, Positive
+from asyncnn.cli.options import CommandOptions, Natural, Positive
 from asyncnn.logs import Level
 
 if TYPE_CHECKING:
@@ -33,6 +33,14 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     log_level LEVEL: Least level of what is told on standard error: debug, info, warning
         or error.
     log_json: Tell it as one JSON object a line.
+    record CALLS: Keep the last calls, to be written by asyncnn record, or by a client
+        that supervises this driver when it dies; 0 keeps none.
+    record_models: Keep the models of these calls, in full, which else are only told
+        from each other.
+    record_tensors: Keep the inputs and outputs of these calls.
+    record_bytes: Memory for models, tensors and requests that are kept.
+    record_on_missed_deadline FILE: Write the calls there, for this user alone, when
+        one of them misses its deadline; once a second at most.
     until_eof: End when standard input does: with the process that started this.
     measure: Measure capabilities once for this machine, where they were not: in a
         process of low priority, after 30 s without work, for 20 s at most.
@@ -52,6 +60,11 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     metrics_port: Annotated[int | None, typer.Option(min=0, max=65535)] = None
     log_level: Annotated[Level, typer.Option(envvar="ASYNCNN_LOG_LEVEL")] = "warning"
     log_json: Annotated[bool, typer.Option(envvar="ASYNCNN_LOG_JSON")] = False
+    record: Natural = 1000
+    record_models: bool = False
+    record_tensors: bool = False
+    record_bytes: Natural = 2**22
+    record_on_missed_deadline: Path | None = None
     until_eof: bool = False
     measure: bool = True
 
@@ -62,8 +75,9 @@ def serve(asked: ServeOptions) -> None:
     from asyncnn.devices import DeviceSettings
     from asyncnn.devices.device_settings import read_settings, with_options
     from asyncnn.extensions import load_extension
+    from asyncnn.output_files import check_writable
     from asyncnn.runtime.opening_devices import open_device
-    from asyncnn.service.driver.server import Server
+    from asyncnn.service import RecordingSettings
     from asyncnn.service.process import default_socket_path, socket_address
     from asyncnn.service.start import serve_until_stopped
 
@@ -78,8 +92,18 @@ def serve(asked: ServeOptions) -> None:
     isolated = serving.isolating(asked.device, given, asked.extension or (), apart)
     opened = open_device(asked.device, settings=given, extensions=extensions)
     limits, user_limits = serving.limits_of(asked.limit or ())
+    check_writable(asked.record_on_missed_deadline)
+    recording = RecordingSettings(
+        calls=asked.record,
+        models=asked.record_models,
+        tensors=asked.record_tensors,
+        max_bytes=asked.record_bytes,
+        missed_deadlines_to=str(asked.record_on_missed_deadline or ""),
+    )
+    noting = recording, given, tuple(asked.extension or ()), asked.device
     publish = partial(
-        Server,
+        serving.server,
+        noting,
         path=path,
         allowed_uids=tuple(asked.allow_uid or ()),
         user_weights=dict(map(serving.weight_of, asked.user_weight or ())),

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -25,9 +26,10 @@ from asyncnn.hal.interfaces import IDevice, has_measured_capabilities
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.translation import translates
-from asyncnn.service import ServiceLimits, UserLimits
+from asyncnn.service import RecordingSettings, ServiceLimits, UserLimits
 from asyncnn.service.driver.isolating import Isolation
 from asyncnn.service.driver.server import Server
+from asyncnn.service.start import recorder_of
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +90,15 @@ def weight_of(text: str) -> tuple[int, float]:
             f"--user-weight {text} is not a uid and a weight",
             hint="write it like 1000=2.5",
         ) from None
+
+
+def server(
+    noting: tuple[RecordingSettings, DeviceSettings, tuple[str, ...], str | None],
+    device: IDevice,
+    **settings: Any,
+) -> Server:
+    """Return what serves a device and notes calls; see `Server` and `recorder_of`."""
+    return Server(device, recorder=recorder_of(*noting, device), **settings)
 
 
 @asynccontextmanager

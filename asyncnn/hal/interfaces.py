@@ -146,6 +146,7 @@ class IBurstCallback(ABC):
     """Resolves memory slots of a burst (1.2/IBurstCallback.hal)."""
 
     __slots__ = ()
+    recorder: Any = None  # an `IBurstRecorder` of a driver; not in the HAL
     take_turn: TakeTurn | None = None  # asked before each packet
     carries_deadlines: bool = False  # whether one may follow a packet; not in the HAL
 

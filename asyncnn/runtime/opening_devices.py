@@ -29,7 +29,7 @@ from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.opening import opens
 
 if TYPE_CHECKING:
-    from asyncnn.service import RemoteDevice, Supervision
+    from asyncnn.service import RecordingSettings, RemoteDevice, Supervision
     from asyncnn.service.process import DriverProcess, Settings
     from asyncnn.service.supervised_device import SupervisedDevice
 
@@ -266,7 +266,8 @@ async def connect(
                 hint=f"start it with asyncnn serve {option}",
             )
     has_others = not {os.geteuid(), 0}.issuperset(driver_uids)
-    start = partial(_running_driver, names, settings, device)
+    recording = _recording_of(supervised)
+    start = partial(_running_driver, names, settings, device, recording)
     link = partial(_remote, path, driver_uids, start, deadline_grace)
     opened: AbstractAsyncContextManager[RemoteDevice | SupervisedDevice]
     opened = link() if supervised is False else _supervised(link, supervised)
@@ -283,8 +284,21 @@ async def connect(
         )
 
 
+def _recording_of(supervised: "bool | Supervision") -> "RecordingSettings | None":
+    """Return what a driver is to note of its calls, for its supervisor."""
+    if isinstance(supervised, bool):
+        return None
+    from asyncnn.service.limits import RecordingSettings
+
+    usual = RecordingSettings() if supervised.record_to else None
+    return supervised.recording or usual
+
+
 def _running_driver(
-    extensions: Collection[str], settings: "Settings", device: str | None
+    extensions: Collection[str],
+    settings: "Settings",
+    device: str | None,
+    recording: "RecordingSettings | None",
 ) -> "AbstractAsyncContextManager[DriverProcess]":
     from asyncnn.service.process import running_driver
 
@@ -293,6 +307,7 @@ def _running_driver(
         settings=settings,
         device=device,
         meanwhile=_import_client,
+        recording=recording,
     )
 
 

@@ -10,6 +10,8 @@ those who run a driver in their own way, or speak the HAL to one.
     an `IDevice` that talks to one, with the same methods and statuses as a local one
 `ServiceLimits`, `UserLimits`
     what one connection, and all connections of one user, may use of a driver
+`RecordingSettings`
+    what a driver keeps of its last calls
 `Supervision`
     how `asyncnn.connect` replaces a driver that is lost
 
@@ -51,7 +53,7 @@ from asyncnn.lazy import lazy_names
 if TYPE_CHECKING:
     from asyncnn.service.client.remote_device import RemoteDevice
     from asyncnn.service.driver.server import Server
-    from asyncnn.service.limits import ServiceLimits, UserLimits
+    from asyncnn.service.limits import RecordingSettings, ServiceLimits, UserLimits
     from asyncnn.service.supervision import Supervision
 else:
     __getattr__, __dir__ = lazy_names(
@@ -59,9 +61,16 @@ else:
         {
             "asyncnn.service.client.remote_device": "RemoteDevice",
             "asyncnn.service.driver.server": "Server",
-            "asyncnn.service.limits": "ServiceLimits UserLimits",
+            "asyncnn.service.limits": "RecordingSettings ServiceLimits UserLimits",
             "asyncnn.service.supervision": "Supervision",
         },
     )
 
-__all__ = ("RemoteDevice", "Server", "ServiceLimits", "Supervision", "UserLimits")
+__all__ = (
+    "RecordingSettings",
+    "RemoteDevice",
+    "Server",
+    "ServiceLimits",
+    "Supervision",
+    "UserLimits",
+)

@@ -21,6 +21,7 @@ from msgspec.structs import asdict
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     GeneralFailureError,
+    InvalidArgumentError,
     check_least,
     too_many,
 )
@@ -62,6 +63,38 @@ class ServiceLimits(_Limits, frozen=True):
     max_mappings: int = 4096
     max_unread_bytes: int = 4 * 2**20
     max_greeting_s: float = 10.0
+
+
+MAX_CALLS = 2**20
+"""That a driver keeps at most; see `RecordingSettings`."""
+
+
+class RecordingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver keeps of its calls.
+
+    :param calls: how many of the last calls; 0 keeps none.
+    :param models: keep models, in full: without them a recording is repeated only with
+        the files of these.
+    :param tensors: keep inputs and outputs.
+    :param max_bytes: of models, tensors and requests that are kept; what is more than
+        an eighth of that, or too old, is left out.
+    :param missed_deadlines_to: file that is written when a call misses its deadline.
+    :raises InvalidArgumentError: if a number is too small or too large.
+    """
+
+    calls: int = 1000
+    models: bool = False
+    tensors: bool = False
+    max_bytes: int = 2**22
+    missed_deadlines_to: str = ""
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "calls")
+        check_least(self, 2**16, "max_bytes")
+        if self.calls > MAX_CALLS or self.max_bytes > 2**32:
+            raise InvalidArgumentError(
+                f"a driver keeps {MAX_CALLS} calls and {2**32} bytes of them at most"
+            )
 
 
 class UserLimits(_Limits, frozen=True):

@@ -44,6 +44,7 @@ from asyncnn.input_files import call_abandonable, offload_abandonable
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.pages import os_errors
 from asyncnn.pacing import Steps, completed
+from asyncnn.service.limits import RecordingSettings
 
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
@@ -116,6 +117,22 @@ def peer_of(connection: socket.socket) -> Peer:
     )
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
     return Peer(pid, uid)
+
+
+def driver_pid(path: str | os.PathLike[str]) -> int:
+    """Return the process that serves ``path``, whether it answers or not.
+
+    :raises InvalidArgumentError: if that is no path of a socket.
+    :raises NoDriverError: if there is none.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(socket_address(path))
+        except OSError as error:
+            reason = f"no driver serves {os.fspath(path)}: {error.strerror}"
+            raise NoDriverError(reason) from error
+        return peer_of(probe).pid
 
 
 def process_status(pid: int) -> list[bytes]:
@@ -239,6 +256,7 @@ def driver_process(
     extensions: Iterable[str] = (),
     settings: Settings = None,
     device: str | None = None,
+    recording: RecordingSettings | None = None,
 ) -> Iterator[DriverProcess]:
     """Run a driver until the block is left; it is ready when that begins.
 
@@ -246,7 +264,7 @@ def driver_process(
     file system knows. ``extensions`` are those that the driver is to have, like
     ``package.module:name``, ``settings`` its ``device``'s, which is
     ``accelerated`` or ``reference``, by default what ``ASYNCNN_DEVICE`` names, or
-    else the first of them that works.
+    else the first of them that works. It notes its calls as ``recording`` says.
 
     :raises InvalidArgumentError: if ``path`` cannot be a socket's, the file of
         the settings cannot be read, or they hold extensions.
@@ -255,7 +273,7 @@ def driver_process(
         descriptors left for it, or can start no other.
     :raises DeviceUnavailableError: if another driver serves ``path`` already.
     """
-    given = _given(path, extensions, settings, device)
+    given = _given(path, extensions, settings, device, recording)
     launched = _Launched(*call_abandonable("starting a driver", given))
     try:
         with contextlib.closing(launched.until_ready()) as pauses:
@@ -273,6 +291,7 @@ async def running_driver(
     settings: Settings = None,
     device: str | None = None,
     meanwhile: Callable[[], object] = lambda: None,
+    recording: RecordingSettings | None = None,
 ) -> AsyncIterator[DriverProcess]:
     """Do what `driver_process` does without blocking the event loop.
 
@@ -281,7 +300,7 @@ async def running_driver(
 
     :raises AsyncnnError: as `driver_process`.
     """
-    asking = _given(path, extensions, settings, device)
+    asking = _given(path, extensions, settings, device, recording)
     if path is None and not isinstance(settings, str | PathLike):
         given = completed(asking)  # of no file system
     else:
@@ -372,6 +391,7 @@ def _given(
     extensions: Iterable[str],
     settings: Settings,
     device: str | None,
+    recording: RecordingSettings | None,
 ) -> Steps[tuple[Path, list[str]]]:
     """Return the path of a socket, and the arguments of the driver that serves it."""
     socket = Path(path or private_address())
@@ -380,7 +400,10 @@ def _given(
     # For a clearer error only: the driver looks again, and refuses by itself.
     if can_connect(socket):
         raise DeviceUnavailableError(f"a driver serves {socket} already")
-    return socket, _arguments(extensions, settings, device)
+    arguments = _arguments(extensions, settings, device)
+    if recording is not None:
+        arguments.append(f"--record={msgspec.json.encode(recording).decode()}")
+    return socket, arguments
 
 
 def _arguments(

@@ -20,13 +20,21 @@ from contextlib import (
     suppress,
 )
 from getopt import getopt
+from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
-from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_options
+from asyncnn.devices.device_settings import (
+    DeviceSettings,
+    options_for,
+    read_settings,
+    with_options,
+)
 from asyncnn.devices.own_devices import default_device, default_device_name
 from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.interfaces import IDevice
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.kernels.registry import load_kernels
 from asyncnn.logs import Level, errors_as_lines, one_line
@@ -34,13 +42,24 @@ from asyncnn.offload import abandon_cancelled
 from asyncnn.service.driver.quotas import require_descriptors
 from asyncnn.service.driver.reporting import level_from_environment, logging_to_stderr
 from asyncnn.service.driver.server import Server
-from asyncnn.service.limits import ServiceLimits
+from asyncnn.service.limits import RecordingSettings, ServiceLimits
 from asyncnn.tracing import join_recording
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.recorder import CallRecorder
 
 _OF_THE_LOOP = 4
 """Descriptors that an event loop has, and waiting for threads takes."""
 
-_OPTIONS = ("socket=", "device=", "extension=", "settings=", "setting=", "reason-fd=")
+_OPTIONS = (
+    "socket=",
+    "device=",
+    "extension=",
+    "settings=",
+    "setting=",
+    "record=",
+    "reason-fd=",
+)
 
 
 def serve_until_stopped(
@@ -154,10 +173,41 @@ async def _published(
     settings = replace(settings, extensions=(*settings.extensions, *more))
     (path,) = _values("--socket", options)
     name = next(iter(_values("--device", options)), default_device_name())
-    async with default_device(settings, name) as device, Server(device, path):
+    async with AsyncExitStack() as stack:
+        device = await stack.enter_async_context(default_device(settings, name))
+        recorder = None
+        for given in _values("--record", options):
+            asked = msgspec.json.decode(given, type=RecordingSettings)
+            names = tuple(_values("--extension", options))
+            recorder = recorder_of(asked, settings, names, name, device)
+        await stack.enter_async_context(Server(device, path, recorder=recorder))
         while fds:
             os.close(int(fds.pop()))
         yield
+
+
+def recorder_of(
+    asked: RecordingSettings,
+    settings: DeviceSettings,
+    extensions: tuple[str, ...],
+    name: str | None,
+    device: IDevice,
+) -> "CallRecorder | None":
+    """Return what notes the calls of a driver; None if it is to keep none.
+
+    :raises AsyncnnError: if there is no memory for them.
+    """
+    if not asked.calls:
+        return None
+    # Most drivers have no use for it.
+    from asyncnn.service.driver.recorder import CallRecorder
+    from asyncnn.service.recording import RecordedDriver
+
+    version = device.get_version_string()[1]
+    named = name or str(getattr(device, "name", "")).partition("-")[2]
+    given = tuple(options_for(replace(settings, extensions=())))
+    driver = RecordedDriver(named, version, given, extensions, os.getpid())
+    return CallRecorder(asked, driver)
 
 
 def _values(name: str, options: Sequence[tuple[str, str]]) -> list[str]:

@@ -7,10 +7,11 @@ and prepares every model that is still in use anew. Calls made in between wait.
 
 import asyncio
 import logging
+import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
@@ -34,6 +35,7 @@ from asyncnn.hal.refusals import (
 )
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import DeviceStatus, ErrorStatus, Model
+from asyncnn.offload import offload
 from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.client.unanswered import Cause, given_up
@@ -114,7 +116,9 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
             try:
                 async with connect() as remote, self._watched(remote):
                     connected = time.monotonic()
-                    reason = await self._use(remote)
+                    with _calls_of(remote, self._supervision.record_to) as write:
+                        reason = await self._use(remote)
+                        await write()
             except AsyncnnError as error:
                 if not self.first_connection.done():
                     self.first_connection.set_exception(error)
@@ -285,6 +289,38 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
                 for model in asked.prepared_models
             ]
         return await asked._replace(prepared_models=models).by(remote)
+
+
+@contextmanager
+def _calls_of(
+    remote: RemoteDevice, path: str
+) -> Iterator[Callable[[], Awaitable[None]]]:
+    """Hold the memory of a driver's calls; give what writes them to a file."""
+    fd = -1
+    if path:
+        # Few supervise drivers that record.
+        from asyncnn.service.recorded_memory import open_memory
+        from asyncnn.service.recording import save_memory
+
+        try:
+            fd = open_memory(remote.pid)
+        except AsyncnnError as error:
+            logger.warning("%s is not going to be written: %s", path, error)
+
+    async def write() -> None:
+        if fd < 0:
+            return
+        try:
+            await offload(save_memory, fd, path)
+            logger.warning("the last calls of the driver are in %s", path)
+        except (AsyncnnError, OSError) as error:
+            logger.warning("%s is not written: %s", path, error)
+
+    try:
+        yield write
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 class _Adoption(IPreparedModelCallback):

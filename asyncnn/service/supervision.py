@@ -19,6 +19,7 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.client.unanswered import Cause, forked
+from asyncnn.service.limits import RecordingSettings
 
 SETTLED_S = 2.0
 """A driver that lived that long was not part of the trouble before it."""
@@ -36,6 +37,9 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
         soon, until every call fails for good.
     :param hang_after: how long a driver may answer nobody while a call waits for it,
         until it counts as lost; infinity waits for ever.
+    :param record_to: file that the last calls of a driver that is lost are written to.
+    :param recording: what a driver of one's own keeps of its calls; None is the usual
+        if there is such a file, and else nothing.
     :raises InvalidArgumentError: if ``hang_after`` is not positive.
     """
 
@@ -44,6 +48,8 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
     max_delay: float = 1.0
     give_up_after: float = 60.0
     hang_after: float = 10.0
+    record_to: str = ""
+    recording: RecordingSettings | None = None
 
     def __post_init__(self) -> None:
         if not self.hang_after > 0:

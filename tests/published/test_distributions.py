@@ -25,6 +25,7 @@ COMPILED = {
     "asyncnn/hal/validate/_prescan.abi3.so",
     "asyncnn/kernels/_compiled.abi3.so",
     "asyncnn/runtime/_arrays.abi3.so",
+    "asyncnn/service/driver/_calls.abi3.so",
     "asyncnn/tflite/_scan.abi3.so",
 }
 

@@ -85,7 +85,7 @@ class RemoteDevice(BaseDevice):
         self._greeting_timeout = greeting_timeout
         self._deadline_grace = check_grace(deadline_grace)
         self._connection: Connection | None = None
-        self._pid = 0
+        self.pid = 0
         self.hangs = False
 
     async def __aenter__(self) -> Self:
@@ -134,7 +134,7 @@ class RemoteDevice(BaseDevice):
         try:
             async with asyncio.timeout(within_s):
                 with await _connect(self._path) as peer:
-                    if peer_of(peer).pid != self._pid:  # it has left its place
+                    if peer_of(peer).pid != self.pid:  # it has left its place
                         return False
                     peer.send(inline_packet(hello))
                     await loop.sock_recv(peer, 1)
@@ -147,11 +147,11 @@ class RemoteDevice(BaseDevice):
     def give_up(self, reason: str) -> None:
         """Take the driver for lost: it ``hangs``."""
         self.hangs = True
-        self._open().abandon(f"process {self._pid} {reason}")
+        self._open().abandon(f"process {self.pid} {reason}")
 
     async def _greet(self) -> None:
         peer = await _connect(self._path)
-        self._pid, uid = peer_of(peer)
+        self.pid, uid = peer_of(peer)
         if uid not in self._driver_uids:
             peer.close()
             raise NoDriverError(
@@ -182,7 +182,7 @@ class RemoteDevice(BaseDevice):
 
         The process's number is 0 if it is in another namespace than this one.
         """
-        return f"{self.published}-{self._pid}"
+        return f"{self.published}-{self.pid}"
 
     @property
     def published(self) -> str:

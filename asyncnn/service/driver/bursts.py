@@ -86,6 +86,8 @@ class Bursts(SessionPart):
             self._bursts[number] = None
             callback = self._callback_of(number)
             callback.carries_deadlines = message.carries_deadlines
+            if self._recorder is not None:
+                callback.recorder = self._recorder.burst(message.prepared, number)
             self._tasks.start(self._configure(number, prepared, callback, *channels))
 
     def handle(

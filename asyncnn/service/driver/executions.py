@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -28,6 +29,9 @@ from asyncnn.service.driver.pools import Unusable, are_mapped
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, kill, warn_if_refused
 
+if TYPE_CHECKING:
+    from asyncnn.service.driver.recorder import NotedBlob
+
 logger = logging.getLogger(__name__)
 
 
@@ -48,6 +52,7 @@ class _KeptRequest(msgspec.Struct, frozen=True, eq=False):
     model: int
     pools: frozenset[int]
     bound: Bound | Unusable
+    noted: "NotedBlob | None" = None
 
 
 class Executions(SessionPart):
@@ -66,6 +71,9 @@ class Executions(SessionPart):
             raise InvalidArgumentError(f"execution {number} exists already")
         # Known before it is launched: its end may be reported within that call.
         callback = self._executing[number] = _Executing(self, order)
+        if self._recorder is not None:
+            callback.noted = self.noted(order)
+            callback.call = self._recorder.execution(order, callback.noted)
         try:
             self._quota.check(self._executing, more=0)
             bound = self.find(order)
@@ -88,12 +96,29 @@ class Executions(SessionPart):
         if len(self._kept) >= 2 * self._limits.max_bound_requests:
             raise InvalidArgumentError("too many requests are bound")
         bound: Bound | Unusable
+        noted = self.noted(message)
         try:
             bound = self._bind(message)
         except AsyncnnError as error:
             bound = Unusable(error.status, str(error))
         pools = frozenset(message.pools)
-        self._kept[message.bound] = _KeptRequest(message.prepared, pools, bound)
+        self._kept[message.bound] = _KeptRequest(message.prepared, pools, bound, noted)
+
+    def noted(
+        self, order: wire.Execute | wire.ExecuteBound | wire.BindRequest
+    ) -> "NotedBlob | None":
+        """Return what notes of an order are about; None if that is not known."""
+        if isinstance(order, wire.ExecuteBound):
+            kept = self._kept.get(order.bound)
+            return None if kept is None else kept.noted
+        if self._recorder is None:
+            return None
+        try:
+            pools = self._pools.find_for_request(order.pools)
+        except AsyncnnError:
+            return None
+        request = Request(order.inputs, order.outputs, pools)
+        return self._recorder.request(order.prepared, request)
 
     def find(self, order: wire.Execute | wire.ExecuteBound) -> Bound:
         """Return what an order is to execute.
@@ -113,6 +138,8 @@ class Executions(SessionPart):
         """Stop an execution that nobody waits for; it is still answered."""
         callback = self._executing.get(number)
         if callback is not None:
+            if self._recorder is not None:
+                self._recorder.cancelled(callback.call)
             kill(callback)
 
     def forget(self, numbers: Collection[int]) -> None:
@@ -134,6 +161,8 @@ class Executions(SessionPart):
         self._executing.clear()
         self._kept.clear()
         for callback in executing:
+            if self._recorder is not None:
+                self._recorder.left(callback.call)
             kill(callback)
 
     def finish(
@@ -151,6 +180,8 @@ class Executions(SessionPart):
             self._tasks.start(self._write_back(callback, shapes, timing))
             return
         del self._executing[number]
+        if self._recorder is not None:
+            self._recorder.ended(callback.call, status, callback.noted)
         if callback.is_left:
             self._send(wire.Took(number, None, is_left=True))
         self._send(wire.Executed(number, status, shapes, timing, callback.reason))
@@ -197,7 +228,7 @@ class Executions(SessionPart):
 class _Executing(IExecutionCallback):
     """Tells the client of an execution's end."""
 
-    __slots__ = ("_executions", "copies", "order", "outputs")
+    __slots__ = ("_executions", "call", "copies", "noted", "order", "outputs")
 
     takes_early_results = True
 
@@ -212,6 +243,8 @@ class _Executing(IExecutionCallback):
         self.order = order
         self.copies: tuple[Memory | BufferToken, ...] = ()
         self.outputs: tuple[RequestArgument, ...] = ()
+        self.call = 0
+        self.noted: NotedBlob | None = None
 
     def launch(self, prepared: IPreparedModel, request: Request) -> None:
         """Execute a request whose pools have their bytes."""

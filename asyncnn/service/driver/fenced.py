@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +36,9 @@ from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, log
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.recorder import NotedBlob
 
 
 class FencedOnCopies(FencedRun):
@@ -116,6 +120,8 @@ class _Fenced(msgspec.Struct, eq=False):
     run: FencedRun
     borrowed: Sequence[SyncFence] = ()
     exported: FenceSource | None = None
+    call: int = 0
+    noted: "NotedBlob | None" = None
 
     @property
     def descriptors(self) -> int:
@@ -164,12 +170,17 @@ class FencedOrders(SessionPart):
         number = message.order.execution
         if number in self._known:
             raise InvalidArgumentError(f"fenced execution {number} exists already")
+        call, noted = 0, None
+        if self._recorder is not None:
+            noted = self._executions.noted(message.order)
+            call = self._recorder.execution(message.order, noted, message, len(fds))
         try:
             if refusal is not None:
                 raise refusal
             fenced = self._launch(message, fds)
         except Exception as error:
             fenced = _Fenced(EndedRun(explained(error)))
+        fenced.call, fenced.noted = call, noted
         self._known[number] = fenced
         if fenced.run.status is None:
             self.descriptors += fenced.descriptors
@@ -203,6 +214,8 @@ class FencedOrders(SessionPart):
         """Stop an execution that nobody waits for; it is still answered."""
         fenced = self._known.get(number)
         if fenced is not None and fenced.run.status is None:
+            if self._recorder is not None:
+                self._recorder.cancelled(fenced.call)
             fenced.cancel()
 
     def close(self) -> None:
@@ -214,6 +227,8 @@ class FencedOrders(SessionPart):
         self._unusual.clear()
         for fenced in known:
             if fenced.run.status is None:
+                if self._recorder is not None:
+                    self._recorder.left(fenced.call)
                 fenced.cancel()
 
     def _launch(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> _Fenced:
@@ -287,6 +302,8 @@ class FencedOrders(SessionPart):
         if run.route is not None or run.may_still_write:
             self._unusual.append(wire.Took(number, run.route, run.may_still_write))
         status, launched, since_fences = run.get_execution_info()
+        if self._recorder is not None:
+            self._recorder.ended(fenced.call, status, fenced.noted)
         self._untold.append(
             wire.FencedEnd(
                 number,

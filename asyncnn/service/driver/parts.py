@@ -25,6 +25,7 @@ from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
 if TYPE_CHECKING:
     from asyncnn.service.driver.isolating import Isolated
+    from asyncnn.service.driver.recorder import ClientRecorder
 
 
 class Common(msgspec.Struct, frozen=True, eq=False):
@@ -33,7 +34,8 @@ class Common(msgspec.Struct, frozen=True, eq=False):
     ``models`` are the client's prepared models by number. ``tasks`` end with the
     session. ``validating`` is the thread that checks large models of the client's
     process. ``send`` sends a message to the client. It ``may_run_regions``, which an
-    engine reads as they are: on the device that is ``isolated``, if there is one.
+    engine reads as they are: on the device that is ``isolated``, if there is one. What
+    it calls is noted by ``recorder``, if there is one.
     """
 
     client_name: str
@@ -46,6 +48,7 @@ class Common(msgspec.Struct, frozen=True, eq=False):
     send: Callable[[wire.ToClient], None]
     may_run_regions: bool
     isolated: "Isolated | None"
+    recorder: "ClientRecorder | None"
 
 
 class SessionPart:
@@ -63,6 +66,7 @@ class SessionPart:
         self._send = common.send
         self._may_run_regions = common.may_run_regions
         self._isolated = common.isolated
+        self._recorder = common.recorder
 
     def _isolated_for(self, model: Model) -> "Isolated | None":
         """Return what runs a model with regions; None if it is the driver's device.

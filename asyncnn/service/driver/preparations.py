@@ -68,6 +68,7 @@ class Preparations(SessionPart):
                 callback.saved = cache
             pools = self._pools.find(message.pools)
             may_wait = isolated is not None or is_large(message.model)
+            may_wait = may_wait or self._recorder is not None
             if are_mapped(pools) and not may_wait:
                 model = replace(message.model, pools=pools)
                 self._launch(model, message, cache, callback)
@@ -84,6 +85,8 @@ class Preparations(SessionPart):
         """Have a model loaded; likewise."""
         callback = self._begin(message.prepared)
         callback.is_unseen = True
+        if self._recorder is not None:
+            callback.call = self._recorder.load()
         try:
             self._check_room()
             self._check_tasks()
@@ -108,6 +111,10 @@ class Preparations(SessionPart):
         """Let go of a prepared model, or stop preparing it."""
         self._models.pop(number, None)
         callback = self._preparing.pop(number, None)
+        if self._recorder is not None:
+            self._recorder.release(number)
+            if callback is not None:
+                self._recorder.cancelled(callback.call)
         if callback is not None:
             kill(callback)
 
@@ -117,6 +124,8 @@ class Preparations(SessionPart):
         preparing = tuple(self._preparing.values())
         self._preparing.clear()
         for callback in preparing:
+            if self._recorder is not None:
+                self._recorder.left(callback.call)
             kill(callback)
 
     def finish(
@@ -141,6 +150,9 @@ class Preparations(SessionPart):
         device = callback.device
         if model is not None and isinstance(device, IRouting):
             route = device.usual_route(model)
+        if self._recorder is not None:
+            self._recorder.prepared(number, route)
+            self._recorder.ended(callback.call, status)
         self._send(wire.Prepared(number, status, callback.reason, signature, route))
 
     def _begin(self, number: int) -> "_Preparing":
@@ -194,6 +206,9 @@ class Preparations(SessionPart):
             if not are_mapped(pools):
                 pools = await self._pools.copied(pools)
             model = replace(message.model, pools=pools)
+            if self._recorder is not None:
+                noted = await self._validating(self._recorder.model_of, model)
+                callback.call = self._recorder.prepare(message, noted)
             if isolated is not None:
                 model, callback.device = await isolated.place(model, self._device)
             if is_large(model) and not callback.is_dead:
@@ -288,6 +303,7 @@ class _Preparing(IPreparedModelCallback):
         self.otherwise: Callable[[], Coroutine[None, None, None]] | None = None
         self.is_unseen = False
         self.saved: ReceivedCache | None = None
+        self.call = 0
 
     def notify_1_3(
         self, status: ErrorStatus, prepared_model: IPreparedModel | None

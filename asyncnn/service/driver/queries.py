@@ -29,6 +29,7 @@ from asyncnn.service.limits import is_large
 
 if TYPE_CHECKING:
     from asyncnn.service.driver.isolating import Isolated
+    from asyncnn.service.driver.recorder import NotedBlob
 
 
 class Queries(SessionPart):
@@ -72,20 +73,27 @@ class Queries(SessionPart):
         isolated: "Isolated | None",
     ) -> None:
         answer = partial(wire.SupportedOperations, message.call)
+        call, status = 0, ErrorStatus.GENERAL_FAILURE
         try:
             with self._answering(answer):
                 if not are_mapped(pools):
                     pools = await self._pools.copied(pools)
                 model = replace(message.model, pools=pools)
+                if self._recorder is not None:
+                    kept = await self._validating(self._recorder.model_of, model)
+                    call = self._recorder.query(kept)
                 if large:
                     await self._validating(validate_model, model)
                 device = self._device
                 if isolated is not None:
                     model, device = await isolated.place(model, device)
                 found = await device.get_supported_operations_1_3(model)
+                status = found[0]
                 self._send(answer(*found))
         finally:
             self._large -= large
+            if self._recorder is not None:
+                self._recorder.ended(call, status)
 
     async def _statistics(self, call: int) -> None:
         """Tell what the client may know."""
@@ -105,6 +113,7 @@ class ClientBuffers(SessionPart):
         super().__init__(common)
         self._quota = quota
         self._buffers: CountedTable[IBuffer | None] = quota.table()
+        self._noted: dict[int, tuple[int, NotedBlob]] = {}
 
     def allocate(self, message: wire.Allocate) -> None:
         """Allocate a buffer and answer the client."""
@@ -134,13 +143,17 @@ class ClientBuffers(SessionPart):
         """Let go of the buffers that the client has let go of."""
         for number in numbers:
             self._buffers.pop(number, None)
+            self._noted.pop(number, None)
 
     def close(self) -> None:
         """Let go of all: the client is gone."""
         self._buffers.clear()
+        self._noted.clear()
 
     async def _allocate(self, message: wire.Allocate) -> None:
         number, buffer, token = message.buffer, None, 0
+        recorder = self._recorder
+        call = 0 if recorder is None else recorder.allocate()
         models = [self._models.get(model) for model in message.models]
         isolated = self._isolated and self._isolated.device_of(models)
         try:
@@ -152,6 +165,11 @@ class ClientBuffers(SessionPart):
             )
         except Exception as error:
             status = explained(error).status
+        if recorder is not None:
+            noted = recorder.allocated(call, message, token)
+            recorder.ended(call, status)
+            if number in self._buffers:
+                self._noted[number] = token, noted
         if number not in self._buffers:  # the client has given up waiting
             return
         if buffer is None:
@@ -167,15 +185,22 @@ class ClientBuffers(SessionPart):
         buffer: IBuffer,
         pool: Memory,
     ) -> None:
+        call = 0
         with self._answering(partial(wire.BufferCopied, message.call)):
             is_mapped = are_mapped((pool,))
             if not is_mapped:
                 (pool,) = await self._pools.copied((pool,))
+            if self._recorder is not None:
+                token, _ = self._noted.get(message.buffer, (0, None))
+                call = self._recorder.copy(message, token, pool)
             if isinstance(message, wire.CopyBufferFrom):
                 status = await buffer.copy_from(pool, message.dimensions)
             else:
                 status = await buffer.copy_to(pool)
-                if status is ErrorStatus.NONE and not is_mapped:
-                    whole = RequestArgument(False, DataLocation(0, 0, pool.size))
-                    await self._pools.write_back((pool,), (whole,))
+            if self._recorder is not None:
+                self._recorder.copied(call, message, status, pool)
+            is_written = status is ErrorStatus.NONE and not is_mapped
+            if is_written and isinstance(message, wire.CopyBufferTo):
+                whole = RequestArgument(False, DataLocation(0, 0, pool.size))
+                await self._pools.write_back((pool,), (whole,))
             self._send(wire.BufferCopied(message.call, status))

@@ -47,6 +47,7 @@ from asyncnn.service.process import (
 
 if TYPE_CHECKING:
     from asyncnn.service.driver.isolating import Isolation
+    from asyncnn.service.driver.recorder import CallRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,8 @@ class Server:
     ``user_limits`` for all connections of a user. Clients of this process's user,
     and of root, may see what others do; see `IMeasured`.
 
+    A ``recorder`` notes what all of them call, and is closed with the server.
+
     Entering raises the process's limit of open files as far as it may, because clients
     share it, less what is held back to accept them and to answer; see
     `DriverResources`.
@@ -115,8 +118,10 @@ class Server:
         trust_same_uid: bool = False,
         trust_regions: bool = False,
         isolated: "Isolation | None" = None,
+        recorder: "CallRecorder | None" = None,
     ) -> None:
         self._device = device
+        self._recorder = recorder
         self._path = Path(path)
         self._limits = limits or ServiceLimits()
         self._clients = Clients(
@@ -178,6 +183,8 @@ class Server:
         """Close each part, whatever happens to the others."""
         sessions, self._sessions = self._sessions, set()
         async with AsyncExitStack() as parts:
+            if self._recorder is not None:
+                parts.callback(self._recorder.close)
             # In reverse: nobody is let in any more while those there are hung up on.
             parts.push_async_callback(self._all_ended, sessions)
             for session in sessions:
@@ -313,6 +320,9 @@ class Server:
         limits = self._limits
         client, quotas = self._clients.client_of(peer), self._clients.quotas_of(peer)
         is_own = peer.uid in (os.geteuid(), 0)
+        recorder = (
+            None if self._recorder is None else self._recorder.of_client(peer.pid)
+        )
         policy = MappingPolicy(
             name="ServiceLimits",
             max_pools=limits.max_pools,
@@ -333,6 +343,7 @@ class Server:
                 sees_others=is_own,
                 may_run_regions=is_own or self._trust_regions,
                 isolated=self._isolated if is_own else None,
+                recorder=recorder,
             ),
         )
 

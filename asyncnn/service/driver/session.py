@@ -51,6 +51,7 @@ from asyncnn.tracing import Layer, Phase, active, span
 
 if TYPE_CHECKING:
     from asyncnn.service.driver.isolating import Isolated, Isolation
+    from asyncnn.service.driver.recorder import ClientRecorder
 
 _WITH_DESCRIPTORS = {
     wire.AnnouncePools,
@@ -73,7 +74,7 @@ class ServedClient(msgspec.Struct, frozen=True, eq=False):
     ``quotas`` are its user's, ``resources`` what its process may take of the
     driver. One that ``sees_others`` is shown the work of other clients, too. If it
     ``may_run_regions``, they are run by a device that is ``isolated``, or else by that
-    of all.
+    of all. What it calls is noted by a ``recorder``.
     """
 
     client: Client
@@ -82,6 +83,7 @@ class ServedClient(msgspec.Struct, frozen=True, eq=False):
     sees_others: bool = False
     may_run_regions: bool = False
     isolated: "Isolation | None" = None
+    recorder: "ClientRecorder | None" = None
 
 
 class ClientSession:
@@ -117,6 +119,7 @@ class ClientSession:
             self._isolated = _apart(isolated, limits, quotas.region_processes)
         self._may_run_regions = served.may_run_regions
         self._resources = resources
+        self._recorder = served.recorder
         common = self._common()
         self._preparations = Preparations(common, quotas.prepared_models)
         self._queries = Queries(common, None if served.sees_others else client.number)
@@ -154,6 +157,7 @@ class ClientSession:
             self._send,
             self._may_run_regions,
             self._isolated,
+            self._recorder,
         )
 
     def _channel_bounds(self) -> ChannelBounds:

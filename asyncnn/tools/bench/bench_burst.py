@@ -36,6 +36,7 @@ MESSAGES = 2000
 
 BATCH = 16
 IDLE_S = 0.003
+RECORDED = 1000
 EXCHANGE = Exchange(MESSAGE_BYTES, MESSAGE_BYTES)
 
 _QUANTUM, _COUNT = 8, 3072
@@ -51,9 +52,12 @@ PARTS = {
 
 
 @contextlib.asynccontextmanager
-async def burst_execution(cpu: int) -> AsyncIterator[Call]:
-    """Execute a ready request, at the HAL, in a driver process on another CPU."""
-    async with noop.no_op_driver_on(cpu) as device:
+async def burst_execution(cpu: int, calls: int = 0) -> AsyncIterator[Call]:
+    """Execute a ready request, at the HAL, in a driver process on another CPU.
+
+    The driver keeps the last ``calls``.
+    """
+    async with noop.no_op_driver_on(cpu, calls) as device:
         prepared = await device.prepare(tiny_addition())
         request = noop.addition_request(prepared)
         with await BurstController.open(prepared.hal) as burst:
@@ -217,6 +221,7 @@ _GROUPS = (
     Group(
         {
             "burst": on_cpu(burst_execution),
+            "burst_recorded": on_cpu(burst_execution, RECORDED),
             "burst_run": on_cpu(burst_run),
             **{name: _part(name) for name in PARTS},
             "queue": _QUEUE,
@@ -247,6 +252,7 @@ _GROUPS = (
 
 _TITLES = {
     "burst": "a burst: no-op execution of a ready request at the HAL, awaited",
+    "burst_recorded": f"the same, while the driver keeps its last {RECORDED} calls",
     "burst_run": "a burst: run_in_place of the same, awaited",
     **{name: f"of it: {title}" for name, title in PARTS.items()},
     "queue": "a pair of queues, awaited at both ends",

@@ -27,7 +27,10 @@ from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import PrepareArguments, refuse_execution
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.runtime.requests import RequestBuilder
+from asyncnn.service.driver.recorder import CallRecorder
 from asyncnn.service.driver.server import Server
+from asyncnn.service.limits import RecordingSettings
+from asyncnn.service.recording import RecordedDriver
 from asyncnn.tools.bench.made_models import LENGTH
 from asyncnn.tools.bench.processes import Pipe, process, temporary_folder, until_closed
 
@@ -53,9 +56,12 @@ def hal_execution(
 
 
 @contextlib.asynccontextmanager
-async def no_op_driver_on(cpu: int) -> AsyncIterator[asyncnn.Device]:
-    """Start a driver process that publishes the no-op device on one CPU; connect."""
-    with temporary_folder() as path, process(cpu, _serve, path / "driver.sock"):
+async def no_op_driver_on(cpu: int, calls: int = 0) -> AsyncIterator[asyncnn.Device]:
+    """Start a driver process that publishes the no-op device on one CPU; connect.
+
+    It keeps the last ``calls``.
+    """
+    with temporary_folder() as path, process(cpu, _serve, path / "driver.sock", calls):
         async with asyncnn.connect(path / "driver.sock") as device:
             yield device
 
@@ -143,7 +149,9 @@ class NoOpDevice(ReferenceDevice):
         return hal.ErrorStatus.NONE
 
 
-async def _serve(pipe: Pipe, path: Path) -> None:
+async def _serve(pipe: Pipe, path: Path, calls: int) -> None:
     """Be the driver process until the other end of ``pipe`` goes."""
-    async with NoOpDevice() as device, Server(device, path):
+    kept = RecordingSettings(calls=calls)
+    recorder = CallRecorder(kept, RecordedDriver()) if calls else None
+    async with NoOpDevice() as device, Server(device, path, recorder=recorder):
         await until_closed(pipe)

@@ -1,0 +1,126 @@
+"""``asyncnn record``, ``asyncnn replay``: the last calls of a driver, and again."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from asyncnn.cli import options
+
+if TYPE_CHECKING:
+    from asyncnn.tools.replay.differing_calls import ReplayReport
+
+_MOST_ROWS = 20
+
+
+class RecordOptions(options.CommandOptions, frozen=True, kw_only=True):
+    """What ``asyncnn record`` is asked to do.
+
+    socket PATH: Where the driver serves; by default this user's path.
+    output FILE: File to write, for this user alone.
+    """
+
+    socket: Path | None = None
+    output: Annotated[Path, typer.Option()] = Path("driver.calls")
+
+
+def record(asked: RecordOptions) -> None:
+    """Write the last calls of a running driver, also of one that hangs, to a file."""
+    from asyncnn.output_files import check_writable
+    from asyncnn.service.process import default_socket_path, driver_pid
+    from asyncnn.service.recorded_memory import open_memory
+    from asyncnn.service.recording import save_memory
+
+    check_writable(asked.output)
+    fd = open_memory(driver_pid(asked.socket or default_socket_path()))
+    written = save_memory(fd, asked.output)
+    typer.echo(f"{options.counted(len(written.calls), 'call')} in {asked.output}")
+
+
+class ReplayOptions(options.CommandOptions, frozen=True, kw_only=True):
+    """What ``asyncnn replay`` is asked to do.
+
+    file: A recording, as of asyncnn record.
+    device: Device to repeat the calls on, by default the recorded one, in a process of
+        its own.
+    model FILE: A model that is recorded by its digest only; repeatable.
+    paced: Make the calls at the times that they were made at, not as soon as may be.
+    bench: Repeat them several times, and print how long they take beside what they
+        took.
+    bisect: Cut the recording down to the calls that still fail, and write these to
+        FILE.cut.
+    """
+
+    file: options.FileArgument
+    device: str | None = None
+    model: list[Path] | None = None
+    extension: list[str] | None = None
+    paced: bool = False
+    bench: bool = False
+    bisect: bool = False
+    json: bool = False
+
+
+def replay(asked: ReplayOptions) -> None:
+    """Repeat recorded calls of a driver, and compare statuses and outputs.
+
+    What time has decided is pinned: calls that were cancelled, or missed their
+    deadlines, are so again, and others have none. Outputs are compared bit by
+    bit, if they were recorded.
+
+    Exits with 1 if a call differs, with 2 on bad input.
+    """
+    import anyio
+
+    from asyncnn.output_files import check_writable
+    from asyncnn.service.recording import read_record, write_record
+    from asyncnn.tools.replay.replaying import ReplayRequest, cut_down, replayed
+
+    request = ReplayRequest(
+        record=read_record(asked.file),
+        device=asked.device,
+        models=asked.model or (),
+        extensions=asked.extension or (),
+        paced=asked.paced,
+        rounds=5 if asked.bench else 1,
+    )
+    part = Path(f"{asked.file}.cut")
+    check_writable(part if asked.bisect else None)
+    report = anyio.run(replayed, request)
+    if asked.bisect and not report.passed:
+        left = anyio.run(cut_down, request)
+        write_record(left, part)
+        report = msgspec.structs.replace(report, cut_calls=len(left.calls))
+    options.show(
+        report,
+        lambda told: _print(told, part, times=asked.bench),
+        json=asked.json,
+        passed=report.passed,
+    )
+
+
+def _print(report: "ReplayReport", part: Path, *, times: bool) -> None:
+    calls = options.counted(report.calls, "call")
+    typer.echo(
+        f"{calls}, {report.repeated} repeated on {report.device}, outputs of "
+        f"{report.compared} compared"
+    )
+    if report.by_time:
+        typer.echo(f"{report.by_time} may end otherwise, as time decides")
+    for reason, count in report.refusals.items():
+        typer.echo(f"not repeated: {count}, {reason}")
+    for each in report.times if times else ():
+        typer.echo(
+            f"{each.kind}: {each.calls}, {each.recorded_us:.1f} us recorded, "
+            f"{each.replayed_us:.1f} us repeated"
+        )
+    for found in report.differences[:_MOST_ROWS]:
+        then = f"{found.recorded} recorded, " if found.recorded else ""
+        typer.echo(
+            f"call {found.call} ({found.kind}): {found.what}: {then}{found.repeated}"
+        )
+    if len(report.differences) > _MOST_ROWS:
+        typer.echo(f"and {len(report.differences) - _MOST_ROWS} more")
+    if report.cut_calls is not None:
+        typer.echo(f"{options.counted(report.cut_calls, 'call')} in {part}")

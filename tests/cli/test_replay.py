@@ -1,0 +1,102 @@
+"""``asyncnn record`` and ``asyncnn replay``: files, exit codes, words."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import asyncnn
+from asyncnn.service import RecordingSettings
+from asyncnn.service.recording import read_record, write_record
+from tests.cli.conftest import Ran
+from tests.service.recorders import EVERYTHING, noted_by, recording_driver
+
+Command = Callable[..., Ran]
+MODEL = asyncnn.bundled_file("digits_float.asyncnn")
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Callable[[RecordingSettings], Path]:
+    """Return what writes a recording of a few runs, by a driver like that."""
+
+    def write(settings: RecordingSettings) -> Path:
+        async def record() -> None:
+            path = tmp_path / "socket"
+            async with recording_driver(path, settings) as recorder:
+                async with asyncnn.connect(path) as device:
+                    prepared = await device.prepare(asyncnn.load(MODEL))
+                    for number in range(3):
+                        await prepared.run(np.full((1, 8, 8, 1), number, np.float32))
+                write_record(noted_by(recorder), tmp_path / "driver.calls")
+
+        asyncio.run(record())
+        return tmp_path / "driver.calls"
+
+    return write
+
+
+def test_equal_ones_are_told(
+    asyncnn_command: Command, recording: Callable[[RecordingSettings], Path]
+) -> None:
+    ran = asyncnn_command("replay", recording(EVERYTHING), "--json")
+    assert ran.status == 0, ran
+    report = json.loads(ran.out)
+    assert report["calls"] == report["repeated"] == 4
+    assert report["compared"] == 3
+    assert report["differences"] == []
+
+
+def test_a_difference_is_told_and_cut_down(
+    asyncnn_command: Command, recording: Callable[[RecordingSettings], Path]
+) -> None:
+    file = recording(EVERYTHING)
+    record = read_record(file)
+    *others, last = record.calls
+    last = msgspec.structs.replace(last, outputs=(bytes(40),))
+    write_record(msgspec.structs.replace(record, calls=(*others, last)), file)
+    ran = asyncnn_command("replay", file, "--bisect", "--bench")
+    assert ran.status == 1, ran
+    assert "call 3 (execute): output 0: " in ran.out
+    assert "execute: 3, " in ran.out
+    assert read_record(f"{file}.cut").calls == (last,)
+
+
+def test_models_that_were_not_kept_are_given(
+    asyncnn_command: Command, recording: Callable[[RecordingSettings], Path]
+) -> None:
+    file = recording(RecordingSettings())
+    ran = asyncnn_command("replay", file)
+    assert ran.status == 0, ran
+    assert "not repeated: 4, its model is not in the recording (--model)" in ran.out
+    ran = asyncnn_command("replay", file, "--model", MODEL, "--paced")
+    assert ran.status == 0, ran
+    assert "4 calls, 4 repeated" in ran.out
+
+
+@pytest.mark.parametrize("words", [("replay", MODEL), ("record", "--socket", "@none")])
+def test_bad_input_is_one_line(
+    asyncnn_command: Command, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    more = ["--output", tmp_path / "x.calls"] if words[0] == "record" else []
+    ran = asyncnn_command(*words, *more)
+    assert ran.status == 2, ran
+    assert ran.err.count("\n") == 1
+
+
+def test_a_running_driver_is_recorded(asyncnn_command: Command, tmp_path: Path) -> None:
+    async def main() -> Ran:
+        path = tmp_path / "socket"
+        async with recording_driver(path), asyncnn.connect(path) as device:
+            await device.prepare(asyncnn.load(MODEL))
+            words = "--socket", path, "--output", tmp_path / "x.calls"
+            # The driver need not answer: its loop does nothing meanwhile.
+            return asyncnn_command("record", *words)
+
+    ran = asyncio.run(main())
+    assert ran.status == 0, ran
+    assert ran.out.startswith("1 call in ")
+    assert len(read_record(tmp_path / "x.calls").calls) == 1
