@@ -10,7 +10,7 @@ EXHAUSTIVE_TIER ?= exhaustive
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
 .PHONY: demo test test-rest test-all test-exhaustive test-uvloop test-pythons coverage \
-	coverage-of-cases check lint types size bench simulate docs wheels clean
+	coverage-of-cases check lint types size bench simulate schedules docs wheels clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
@@ -76,6 +76,11 @@ bench: $(READY)
 # of lane time that a client gets in any 200 ms.
 simulate: $(READY)
 	ASYNCNN_SIMULATED_REQUESTS=1000000 $(BIN)/pytest -q tests/qos/test_simulation.py tests/qos/test_fairness.py
+
+# 100,000 seeded schedules of the scheduler, fences, devices and drivers; each failure is
+# told with the command that repeats it.
+schedules: $(READY)
+	$(BIN)/python -m tests.schedules --count 100000 --seed $${SEED:-0}
 
 docs: $(READY)
 	$(BIN)/python -m docs.operations_page

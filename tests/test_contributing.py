@@ -23,12 +23,13 @@ ROOT = Path(__file__).parents[1]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 ADDITIONS = (ROOT / "docs/additions.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+SECURITY = (ROOT / "docs/security.md").read_text()
 
 MENTIONED = r"`([\w./-]+\.(?:py|c)|[\w/]+/)(?::\s+([\w.]+))?`"
 MENTIONS = sorted(
     {
         mention
-        for page in (CONTRIBUTING, ADDITIONS, ARCHITECTURE)
+        for page in (CONTRIBUTING, ADDITIONS, ARCHITECTURE, SECURITY)
         for mention in re.findall(MENTIONED, page)
     }
 )

@@ -12,14 +12,14 @@ Source: HAL 1.0/types.hal (PerformanceInfo) and 1.3/types.hal (Capabilities).
 
 import contextlib
 import logging
-import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Annotated, Self, TypeAlias
 
 import msgspec
@@ -199,8 +199,8 @@ class CapabilityMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         if not found:
             return None
         return PerformanceInfo(
-            _geometric_mean([each.time for each in found]),
-            _geometric_mean([each.power or each.time for each in found]),
+            geometric_mean([each.time for each in found]),
+            geometric_mean([each.power or each.time for each in found]),
         )
 
     @property
@@ -208,7 +208,7 @@ class CapabilityMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         """The geometric mean of what models take as float16, None without any."""
         times = self.model_times.values()
         found = [each.float16 for each in times if each.float16 is not None]
-        return _geometric_mean(found) if found else None
+        return geometric_mean(found) if found else None
 
     def __post_init__(self) -> None:
         missing = [name for name in ReferenceWorkload if name not in self.exec_times]
@@ -240,10 +240,6 @@ async def measurement_at_opening(path: str = "") -> CapabilityMeasurement | None
     except (*_UNUSABLE, ResourceExhaustedTransientError) as error:
         logger.warning("measured capabilities are not used: %s", error)
         return None
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def known_capabilities(measurement: CapabilityMeasurement | None) -> Capabilities:

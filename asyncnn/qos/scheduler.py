@@ -165,6 +165,8 @@ class Scheduler(Lanes):
                     self._seat(work, to_stop, now_ns)
         except BaseException as error:
             self._retract(work)
+            if self.refusal is not None:  # who closes has seen it, and waits for it
+                inbox.call(self._note_ended)
             if isinstance(error, AsyncnnError):
                 self.count_refusal(work, error.status)
             raise

@@ -91,7 +91,7 @@ def shapes_by_name(names: Sequence[str], shapes: InputShapes) -> dict[str, Dimen
         hint = f"give {{name: (...)}}; inputs: {inputs}"
         raise WrongTypeError(f"{given!r} is text, not shapes", hint=hint)
     if not isinstance(shapes, Mapping):
-        if all(isinstance(shape, int) for shape in shapes):
+        if shapes and all(isinstance(shape, int) for shape in shapes):
             raise InvalidArgumentError(
                 f"{shapes} is one shape, not the shapes of all inputs",
                 hint=f"give [(...), ...] or {{name: (...)}}; inputs: {inputs}",

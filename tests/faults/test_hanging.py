@@ -20,6 +20,7 @@ from asyncnn.service.process import driver_process
 from asyncnn.service.supervision import watch_for_hanging
 from tests.mappings import children
 from tests.networks import FOREVER, addition, counting_up
+from tests.service.limited import limited_driver
 
 X = np.arange(4, dtype=np.float32)
 SOON = Supervision(hang_after=0.6, wait=60.0)
@@ -78,6 +79,29 @@ async def test_one_that_goes_on_is_connected_to_again(way: str, tmp_path: Path) 
                 os.kill(driver.pid, signal.SIGCONT)
             await model.run([X, X])  # which waits; until then fenced runs are refused
             assert np.array_equal((await WAYS[way](model))["z"], 2 * X)
+
+
+async def for_ever(model: PreparedModel) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            await model.run([X, X])
+
+
+STUCK = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(600))"
+
+
+@pytest.mark.exhaustive
+async def test_one_whose_loop_is_stuck_is_like_one_that_is_stopped(
+    tmp_path: Path,
+) -> None:
+    with limited_driver(tmp_path, before=STUCK) as driver:
+        async with connect(driver.path, supervised=SOON) as device:
+            model = await device.prepare(addition(4))
+            os.kill(driver.pid, signal.SIGUSR1)
+            with pytest.raises(DriverDiedError, match="answered nobody"):
+                await for_ever(model)  # or until it is in the middle of that
+            assert driver.process.poll() is None
+            driver.kill()
 
 
 @pytest.mark.exhaustive

@@ -418,3 +418,30 @@ async def test_a_forked_child_cancels_nothing(scheduler: Scheduler, call: str) -
     gate.set()
     await busy.finished.wait()
     assert await asyncio.to_thread(work.ended.wait, 20)
+
+
+async def test_closing_does_not_wait_for_what_is_refused_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler("test-lane", max_pending=1)
+    busy, _ = await held(scheduler)
+    refusing, go_on = threading.Event(), threading.Event()
+    retract = scheduler._retract
+
+    def slowly(work: Work) -> None:
+        refusing.set()
+        assert go_on.wait(20)
+        retract(work)
+
+    monkeypatch.setattr(scheduler, "_retract", slowly)
+    refused = asyncio.ensure_future(
+        asyncio.to_thread(scheduler.submit_threadsafe, Noted())
+    )
+    assert await asyncio.to_thread(refusing.wait, 20)
+    closing = asyncio.ensure_future(scheduler.aclose())
+    await busy.finished.wait()
+    go_on.set()
+    async with asyncio.timeout(20):
+        await closing
+    with pytest.raises(ResourceExhaustedTransientError):
+        await refused

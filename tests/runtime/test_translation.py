@@ -24,6 +24,7 @@ from asyncnn.runtime.inspection import inspected
 from asyncnn.runtime.translation import form_for
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from tests.runtime.onnx.files import model, tensor
+from tests.runtime.tflite.files import Op, T, write
 from tests.waits import cancelled
 
 node = helper.make_node
@@ -353,3 +354,12 @@ class TestInspection:
         found = await inspected(asyncnn.load(sums(), strict=True))
         assert (found.region, found.untranslated) == ("", "")
         assert not any(each.takes_region for each in found.devices)
+
+
+async def test_a_file_without_inputs_is_translated() -> None:
+    made = T(np.float32, (2, 3))
+    given = [T.constant([2, 3]), T.constant(1.5, np.float32)]
+    named = asyncnn.load(write([Op("FILL", given, [made])], [], [made]))
+    async with asyncnn.open_device("reference") as device:
+        (filled,) = (await (await device.prepare(named)).run([])).values()
+    assert filled.tolist() == [[1.5] * 3] * 2

@@ -6,11 +6,6 @@ all at once. Nothing here imports LiteRT before it is needed to run a graph.
 
 `claims`
     says whether an operation, whose shapes are known, is computed there
-`refusal`
-    says why one is not
-`write_graph`
-    writes a segment as a TFLite file, in memory; with barriers, LiteRT can be stopped
-    between parts of it
 
 `claims` and `write_graph` follow one table of rules, in which operations of the HAL
 have functions that write them: an operation is claimed exactly if its function can
@@ -36,8 +31,7 @@ write it. `docs/accelerated.md` shows the table. The files, from below:
 `region_kernels.py`, `region_file.py`
     files of others, as one operation: checked, with a head in front of them
 
-What is claimed is computed within the HAL's tolerance: float32 and float16 in float32;
-8-bit codes at most one step from the reference kernels. No operation is claimed that
+No operation is claimed that
 could make LiteRT end the process, which it does on some graphs that it cannot compute:
 so limits of scales, strides and sizes are part of the rules.
 

@@ -125,8 +125,7 @@ class _Trial:
     def _interrupt_within(self, graph: CompiledGraph) -> None:
         """Interrupt until a run has come to its first output, but not to its last.
 
-        Earlier and later. Whoever waits for a time gets the CPU then, even if there is
-        no other for the run.
+        Whoever sleeps gets the CPU in time, even if there is no other for the run.
         """
         for number in range(_MOST_INTERRUPTIONS):
             outputs = self._outputs()

@@ -44,6 +44,8 @@ _COMPLETE = frozenset(
 _AT_LEAST = {b"QLinearLeakyRelu": 5, b"QLinearSigmoid": 5}
 """Inputs that are read whether they are there or not, as sessions are made."""
 
+_NEED_ELEMENTS = frozenset({b"ConvTranspose", b"GRU", b"LSTM", b"STFT", b"Unique"})
+
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
 _GRAPH, _FUNCTION = 7, 25
 _NODE, _INITIALIZER, _INPUT, _OUTPUT, _SPARSE_INITIALIZER = 1, 5, 11, 12, 15
@@ -78,7 +80,8 @@ class Traits(NamedTuple):
 
     ``handed_on`` are inputs that are outputs as well. Some node of one that is to be
     trimmed names empty inputs after its last one. ``tables`` are all that nodes only
-    take rows of.
+    take rows of. One ``needs_elements`` that has an operator which ends the process
+    on some tensor of none.
     """
 
     may_loop: bool
@@ -86,6 +89,7 @@ class Traits(NamedTuple):
     handed_on: frozenset[bytes] = frozenset()
     is_to_be_trimmed: bool = False
     tables: frozenset[bytes] = frozenset()
+    needs_elements: bool = False
 
 
 def check_graph(data: memoryview) -> Traits:
@@ -103,7 +107,7 @@ def check_graph(data: memoryview) -> Traits:
     tables = check.tables - check.read - check.inputs - check.outputs
     return Traits(
         *(check.may_loop, check.depends_on_data, handed_on),
-        *(check.is_to_be_trimmed, frozenset(tables)),
+        *(check.is_to_be_trimmed, frozenset(tables), check.needs_elements),
     )
 
 
@@ -292,7 +296,7 @@ class _Check:
         self._omits = self._needs_all = False
         self.inputs, self.outputs = set[bytes](), set[bytes]()
         self.tables, self.read = set[bytes](), set[bytes]()
-        self.is_to_be_trimmed = False
+        self.is_to_be_trimmed = self.needs_elements = False
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
 
@@ -407,6 +411,7 @@ class _Check:
             self._needs_all |= bool(callers)
             self._check_complete(omits)
         self.depends_on_data |= type_ in _DATA_DEPENDENT
+        self.needs_elements |= type_ in _NEED_ELEMENTS
         if depth == 1 and not callers and name == (b"", b"Gather", b""):
             self.tables.update(inputs[:1])
             inputs = inputs[1:]

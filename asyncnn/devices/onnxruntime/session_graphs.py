@@ -80,6 +80,9 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
         if operand is None:
             raise InvalidArgumentError(f"input {place} of a region is omitted")
         argument = _argument(port, f"input {place}", operand)
+        if not argument.nbytes and session.traits.needs_elements:
+            told = "on which an operator of the graph may end the process"
+            raise InvalidArgumentError(f"input {place} has no elements, {told}")
         if operand.value is None:
             reads.append(place)
             inputs.append(argument)

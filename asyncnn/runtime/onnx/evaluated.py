@@ -93,6 +93,9 @@ def evaluate(node: OnnxNode) -> list[Value | None]:
     given = node.given_inputs
     if node.opset < 11 and node.name in ("Resize", "Upsample"):
         given = [given[0], None, *given[1:]]  # where a region comes in newer ones
+    if node.name == "NonMaxSuppression":  # the evaluator wants limits in a row
+        limits = [draft.reshape(v, (1,)) if v else None for v in given[2:]]
+        given = [*given[:2], *limits]
     reads = [draft.plain(v) if v else None for v in given]
     captured = {}
     for name in _free_names(proto):
@@ -214,10 +217,13 @@ def _computed(made: Evaluated, given: Sequence[Array], draft: Composer) -> list[
                 next(steps)
             except StopIteration as end:
                 found: list[Array] = end.value
-                return found
+                break
             draft.allowance.take_steps(1)
     except OperationFailedError as error:
         raise UnsupportedOperatorError(error.message) from error
+    if any(isinstance(each, list) for each in found):
+        raise UnsupportedOperatorError("its result is a sequence")
+    return found
 
 
 def _data_of(value: Value) -> Array:

@@ -1,35 +1,79 @@
-"""Pools over images and signals, in the layout of ONNX."""
+"""Pools over images, signals and volumes, in the layout of ONNX.
+
+A window over a volume is one over its images, and one over what these are then.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from asyncnn.hal.types import OperationType as Op
+from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.moves import pad
 from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.reduction import reduce
-from asyncnn.runtime.onnx.weighted import as_image, of_rank, sliding_of, spatial
+from asyncnn.runtime.onnx.weighted import as_image, of_rank, paddings, spatial
+
+
+class _Window(NamedTuple):
+    """How a window slides along an axis; ``ends`` are its pads, the last made whole."""
+
+    kernel: int = 1
+    stride: int = 1
+    pads: tuple[int, int] = (0, 0)
+    ends: tuple[int, int] = (0, 0)
 
 
 def _pooled(node: OnnxNode, type_: Op, *, counts_padding: bool = False) -> Value:
     value, draft = node.input(0), node.draft
     rank = value.rank - 2
-    if rank not in (1, 2):
+    if rank not in (1, 2, 3):
         raise node.refuse(f"a pool of rank {value.rank}")
-    sliding = sliding_of(node, value, spatial(node, "kernel_shape", rank))
-    if max(sliding.dilations) > 1:
+    if max(spatial(node, "dilations", rank)) > 1:
         raise node.refuse("a pool with dilation")
-    image = as_image(draft, value)
-    rows, columns = (
-        _rounded_up(*each) if node.attribute("ceil_mode", 0) else each[3]
-        for each in zip(
-            image.shape[2:], sliding.kernel, sliding.strides, sliding.pads, strict=True
-        )
+    kernel, strides = (
+        spatial(node, "kernel_shape", rank),
+        spatial(node, "strides", rank),
     )
-    if counts_padding and any(map(any, sliding.pads)):
-        image = pad(draft, image, [(0, 0), (0, 0), *sliding.pads])
-        (_, low), (_, right) = sliding.pads
+    pads = paddings(node, value.shape[2:], kernel, rank)
+    windows = [
+        _Window(
+            *each[1:], _rounded_up(*each) if node.attribute("ceil_mode", 0) else each[3]
+        )
+        for each in zip(value.shape[2:], kernel, strides, pads, strict=True)
+    ]
+    if rank < 3:
+        image, both = as_image(draft, value), [_Window(), *windows][-2:]
+        pooled = _slid(draft, type_, image, both, counts_padding)
+        return of_rank(draft, pooled, value.rank)
+    batch, channels, depth, *sides = value.shape
+    images = draft.reshape(value, (batch, channels * depth, *sides))
+    images = _slid(draft, type_, images, windows[1:], counts_padding)
+    height, width = images.shape[2:]
+    lines = draft.reshape(images, (batch, channels, depth, height * width))
+    lines = _slid(draft, type_, lines, [windows[0], _Window()], counts_padding)
+    shape = batch, channels, lines.shape[2], height, width
+    return draft.reshape(lines, shape)
+
+
+def _slid(
+    draft: Composer,
+    type_: Op,
+    image: Value,
+    windows: Sequence[_Window],
+    counts_padding: bool,
+) -> Value:
+    """Return the pool of an image, by the windows along its rows and columns."""
+    rows, columns = (each.ends for each in windows)
+    pads = [each.pads for each in windows]
+    if counts_padding and any(map(any, pads)):
+        image = pad(draft, image, [(0, 0), (0, 0), *pads])
+        (_, low), (_, right) = pads
         rows, columns = (0, rows[1] - low), (0, columns[1] - right)
-    height, width = sliding.strides
-    numbers = [*columns, *rows, width, height, *sliding.kernel[::-1], 0, True]
-    return of_rank(draft, draft.emit(type_, [image, *numbers]), value.rank)
+    height, width = windows
+    numbers = [*columns, *rows, width.stride, height.stride]
+    numbers += [width.kernel, height.kernel, 0, True]
+    return draft.emit(type_, [image, *numbers])
 
 
 def _rounded_up(

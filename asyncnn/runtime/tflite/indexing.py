@@ -7,6 +7,7 @@ GATHER on a flattened tensor does it; what is put beside comes with SELECT.
 import math
 from collections.abc import Sequence
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
-from asyncnn.runtime.moves import gather, split
+from asyncnn.runtime.moves import gather, reverse, split
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
 from asyncnn.runtime.tflite.rearranging import moved, transpose
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -29,8 +30,7 @@ _F32 = OperandType.TENSOR_FLOAT32
 def _strided_slice(node: Node) -> None:
     options = node.options("StridedSliceOptions")
     masks = (options.BeginMask(), options.EndMask(), options.ShrinkAxisMask())
-    is_plain = not (options.EllipsisMask() or options.NewAxisMask() or options.Offset())
-    if is_plain and node.type != _I32:
+    if _is_plain(node, options) and node.type != _I32:
         inputs = [*node.read_all(), *map(node.scalar, masks)]
         node.emit_like(OperationType.STRIDED_SLICE, inputs)
         return
@@ -50,6 +50,25 @@ def _strided_slice(node: Node) -> None:
     output = replace(like, dimensions=lengths)
     inputs = [source, begins, ends, strides, *flags]
     node.store(node.compute(OperationType.STRIDED_SLICE, inputs, output))
+
+
+def _is_plain(node: Node, options: Any) -> bool:
+    """Tell whether the HAL has it as it is: each axis once, and ends where they count.
+
+    TFLite takes one element of an axis that it drops, wherever that is said to end.
+    """
+    if options.EllipsisMask() or options.NewAxisMask() or options.Offset():
+        return False
+    if node.tensor(1).shape != (node.rank(),):
+        return False
+    dropped = options.ShrinkAxisMask()
+    if not dropped:
+        return True
+    bounds = zip(node.values(1).tolist(), node.values(2).tolist(), strict=True)
+    return not dropped & (options.BeginMask() | options.EndMask()) and all(
+        end == begin + 1 != 0 or not dropped >> axis & 1
+        for axis, (begin, end) in enumerate(bounds)
+    )
 
 
 def bounds_of(node: Node, dimensions: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -86,8 +105,7 @@ def _gather(node: Node) -> None:
     if batches < 0:
         batches += len(node.tensor(1).shape)
     if not batches:
-        inputs = [node.read(0), node.scalar(axis), node.read(1)]
-        node.emit_like(OperationType.GATHER, inputs)
+        node.put(gather(node.draft, node.input(0), node.input(1), axis))
     elif axis == batches:
         rows = _gather_rows(node.draft, node.input(0), node.input(1), batches)
         node.put(rows)
@@ -312,15 +330,17 @@ def _lsh_projection(node: Node) -> None:
 
 
 def _topk_v2(node: Node) -> None:
-    operand = node.read(0)
-    values = replace(node.builder.operand(operand), dimensions=node.target().dimensions)
+    """Pick from the back: of equal elements the HAL has the last one first."""
+    draft, value, target = node.draft, node.input(0), node.target(1)
+    operand = draft.operand(reverse(draft, value, value.rank - 1))
+    best = replace(node.builder.operand(operand), dimensions=target.dimensions)
     results = node.compute_all(
-        OperationType.TOPK_V2,
-        [operand, node.scalar(node.value(1))],
-        [values, node.target(1)],
+        OperationType.TOPK_V2, [operand, node.scalar(node.value(1))], [best, target]
     )
-    for index, result in enumerate(results):
-        node.store(result, index)
+    node.store(results[0])
+    last = draft.constant(np.array([value.shape[-1] - 1], np.int32))
+    places = draft.sub(last, draft.tensor(results[1], target.dimensions))
+    node.put(places, 1)
 
 
 def _embedding_lookup(node: Node) -> None:

@@ -44,6 +44,14 @@ def _squeeze(node: Node) -> None:
     node.emit_like(OperationType.SQUEEZE, [operand, node.integers(axes)])
 
 
+def _expand_dims(node: Node) -> None:
+    if node.tensor(0).shape:
+        axis = node.scalar(node.axis(node.value(1), node.rank() + 1))
+        node.emit_like(OperationType.EXPAND_DIMS, [node.read(0), axis])
+    else:
+        _reshape(node)  # to the HAL, it has an axis already
+
+
 def _concatenation(node: Node) -> None:
     options = node.options("ConcatenationOptions")
     axis = node.axis(options.Axis(), node.rank())
@@ -295,7 +303,7 @@ _BYTEWISE: dict[str, Converter] = {
     "SLICE": like_input(OperationType.SLICE),
     "RESHAPE": _reshape,
     "SQUEEZE": _squeeze,
-    "EXPAND_DIMS": like_input(OperationType.EXPAND_DIMS, 0, axis_in(1, more=1)),
+    "EXPAND_DIMS": _expand_dims,
     "MIRROR_PAD": like_input(
         OperationType.MIRROR_PAD, 0, 1, option("MirrorPadOptions", "Mode")
     ),

@@ -290,7 +290,7 @@ class Node(OperatorTensors):
     def emit_float(self, type_: OperationType, inputs: Sequence[int]) -> None:
         """Add an operation that the HAL has in float only."""
         output = self.target()
-        if output.type in QUANT8_TYPES:
+        if output.type in QUANT8_TYPES | {OperandType.TENSOR_FLOAT16}:
             output = Operand(OperandType.TENSOR_FLOAT32, output.dimensions)
         self.store(
             self.compute(type_, [self.dequantize(index) for index in inputs], output)
@@ -318,7 +318,10 @@ class Node(OperatorTensors):
         output = replace(target, dimensions=source.dimensions)
         if target.type in QUANT8_TYPES:
             return self.compute(OperationType.QUANTIZE, [real], output)
-        if target.type != self.builder.operand(real).type:
+        pair = OperandType(self.builder.operand(real).type), target.type
+        if pair == (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16):
+            return self.compute(OperationType.CAST, [real], output)
+        if pair[0] != pair[1]:
             raise UnsupportedOperatorError(
                 f"its result is of type {OperandType(source.type).name} but its output "
                 f"of type {OperandType(target.type).name}"
@@ -421,9 +424,9 @@ def constant(value: float) -> Argument:
     return lambda node: node.scalar(value)
 
 
-def axis_in(index: int, more: int = 0) -> Argument:
-    """Return the axis in constant input ``index``, of a rank with so many ``more``."""
-    return lambda node: node.scalar(node.axis(node.value(index), node.rank() + more))
+def axis_in(index: int) -> Argument:
+    """Return the axis in constant input ``index``."""
+    return lambda node: node.scalar(node.axis(node.value(index), node.rank()))
 
 
 def last_axis(node: Node) -> int:

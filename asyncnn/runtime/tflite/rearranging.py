@@ -19,6 +19,7 @@ from asyncnn.runtime.moves import gather, split
 from asyncnn.runtime.moves import transpose as moving_axes
 from asyncnn.runtime.tflite.folding import Values, padded, strided_slice, transposed
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _I32 = OperandType.TENSOR_INT32
 
@@ -99,6 +100,7 @@ def _space_to_depth(node: Node, values: Values) -> Array:
 
 def _space_to_batch(node: Node, values: Values) -> Array:
     source, sizes, paddings = values
+    _check_two(sizes)
     widths = np.array([[0, 0], *paddings.tolist(), [0, 0]])
     whole = padded(node, [source, widths[: source.ndim]], MAX_ELEMENTS)
     batch, height, width, *rest = whole.shape
@@ -112,6 +114,7 @@ def _space_to_batch(node: Node, values: Values) -> Array:
 
 def _batch_to_space(node: Node, values: Values) -> Array:
     source, sizes, crops = values
+    _check_two(sizes)
     batch, lines, columns, *rest = source.shape
     down, across = sizes.tolist()
     blocks = source.reshape(
@@ -122,6 +125,11 @@ def _batch_to_space(node: Node, values: Values) -> Array:
     (top, bottom), (left, right) = crops.tolist()
     whole = blocks.transpose(order).reshape(shape)
     return np.asarray(whole[:, top : shape[1] - bottom, left : shape[2] - right])
+
+
+def _check_two(sizes: Array) -> None:
+    if sizes.shape != (2,):
+        raise UnsupportedOperatorError("batches are moved to two axes alone")
 
 
 _MOVES: Mapping[str, Callable[[Any, Values], Array]] = {

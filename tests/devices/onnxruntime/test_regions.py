@@ -311,6 +311,24 @@ async def test_inputs_and_outputs_may_have_no_elements(
             assert found["y1"].tolist() == [2 * rows]
 
 
+async def test_inputs_without_elements_are_refused_that_would_end_the_process(
+    device: Device,
+) -> None:
+    nodes = [helper.make_node("GRU", ["x", "w", "r"], ["y"], hidden_size=1)]
+    weights = [
+        numpy_helper.from_array(np.ones((1, 3, size), F32), name)
+        for name, size in (("w", 2), ("r", 1))
+    ]
+    ends = [("x", FLOAT, ["n", 1, 2])], [("y", FLOAT, ["n", 1, 1, 1])]
+    content = graph(nodes, *ends, weights)
+    named = region(content, [port(F32, 0, 1, 2)], [port(F32, 0, 1, 1, 1)])
+    prepared = await device.prepare(named)
+    with pytest.raises(InvalidArgumentError, match="has no elements"):
+        await prepared.run([np.empty((0, 1, 2), F32)])
+    (y,) = (await prepared.run([np.ones((3, 1, 2), F32)])).values()
+    assert y.shape == (3, 1, 1, 1)
+
+
 async def test_only_regions_of_onnx_take_inputs_without_elements() -> None:
     builder = ModelBuilder()
     x = builder.input("x", OperandType.TENSOR_FLOAT32, (0, 2))

@@ -383,3 +383,20 @@ class TestGraphsOfClients:
 
     def test_the_extension_is_one_of_every_device(self) -> None:
         assert onnx_nodes.name in asyncnn.extensions.installed_extensions()
+
+
+async def test_limits_of_suppressed_boxes_may_have_no_axes() -> None:
+    limits = {"most": np.int64(2), "iou": np.float32(0.5), "score": np.float32(0.1)}
+    made = node("NonMaxSuppression", ["x", "s", *limits], ["y"])
+    ends = [tensor("x", (1, 3, 4)), tensor("s", (1, 1, 3))]
+    named = imported(model([made], ends, [tensor("y", (None, 3), np.int64)], limits))
+    boxes = np.float32([[[0, 0, 1, 1], [0, 0, 1, 0.9], [2, 2, 3, 3]]])
+    scores = np.float32([[[0.9, 0.8, 0.7]]])
+    (found,) = (await results(named, x=boxes, s=scores)).values()
+    assert found.tolist() == [[0, 0, 0], [0, 0, 2]]
+
+
+def test_a_sequence_that_is_known_is_no_tensor() -> None:
+    nodes = [node("SequenceEmpty", [], ["s"]), node("SequenceLength", ["s"], ["y"])]
+    with pytest.raises(UnsupportedOperatorError, match="its result is a sequence"):
+        imported(model(nodes, [], [tensor("y", (), np.int64)]))

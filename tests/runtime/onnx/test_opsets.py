@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from asyncnn.hal.types import OperationType
 from tests.runtime.onnx.files import imported, model, results, tensor
 
 node = helper.make_node
@@ -167,3 +168,30 @@ async def test_each_operator_set_has_its_rules(
         np.testing.assert_allclose(
             result.reshape(expected.shape), expected, rtol=1e-5, atol=1e-6
         )
+
+
+VOLUME_POOLS = [
+    ("MaxPool", {"strides": [2, 1, 2], "ceil_mode": 1}),
+    ("AveragePool", {"strides": [2, 1, 2], "pads": [1, 0, 0, 1, 1, 0]}),
+    ("AveragePool", {"pads": [1, 1, 0, 0, 1, 0], "count_include_pad": 1}),
+    ("AveragePool", {"strides": [2, 2, 2], "auto_pad": "SAME_LOWER"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), VOLUME_POOLS, ids=str)
+async def test_pools_of_volumes_are_two_of_images(
+    kind: str, options: dict[str, Any]
+) -> None:
+    made = node(kind, ["x"], ["y"], kernel_shape=[2, 3, 2], **options)
+    shape = (2, 3, 5, 6, 7)
+    proto = model([made], [tensor("x", shape)], [tensor("y", None)], opset=19)
+    x = RNG.standard_normal(shape).astype(np.float32)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (expected,) = session.run(None, {"x": x})
+    named = imported(proto)
+    types = [operation.type for operation in named.model.main.operations]
+    pool = OperationType[f"{kind.removesuffix('Pool').upper()}_POOL_2D"]
+    assert types.count(pool) == 2
+    (found,) = (await results(named, x=x)).values()
+    found = found.reshape(expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -127,6 +127,7 @@ def reshaping() -> Iterator[Case]:
     yield case("SQUEEZE", [f32(1, 3, 1)], f32(1, 3), "one axis", SqueezeDims=[-1])
     yield case("SQUEEZE", [f32(1, 3, 1)], f32(3), "all axes", hal="RESHAPE")
     yield case("EXPAND_DIMS", [f32(2, 3), const(-1)], f32(2, 3, 1))
+    yield case("EXPAND_DIMS", [f32(), const(0)], f32(1), "a scalar", hal="RESHAPE")
     yield case("TRANSPOSE", [f32(2, 3, 4), const([2, 0, 1])], f32(4, 2, 3))
     yield case("TILE", [f32(2, 3), const([2, 1])], f32(4, 3))
     yield case("FILL", [const([70, 60]), const(1.5, F32)], f32(70, 60), "large")
@@ -180,7 +181,12 @@ def selection() -> Iterator[Case]:
     bounds = const([2, 1]), const([3, 0]), const([1, 1])
     masks = {"ShrinkAxisMask": 1, "EndMask": 2}
     yield case("STRIDED_SLICE", [x, *bounds], f32(4), "masks", **masks)
+    bounds, hal = (const([-1]), const([0]), const([1])), "STRIDED_SLICE RESHAPE"
+    last = {"hal": hal, "ShrinkAxisMask": 1}
+    yield case("STRIDED_SLICE", [x, *bounds], f32(5), "the last row", **last)
     yield case("GATHER", [x, const([4, 0, 1])], f32(4, 3), Axis=-1)
+    hal = "GATHER RESHAPE"
+    yield case("GATHER", [x, const(2)], f32(5), "one row", hal=hal)
     yield case("EMBEDDING_LOOKUP", [const([2, 0]), f32(3, 4)], f32(2, 4))
     thirds = [f32(2, 2), f32(2, 2), f32(2, 2)]
     yield case("SPLIT", [const(-1), f32(2, 6)], thirds, NumSplits=3)
@@ -188,7 +194,8 @@ def selection() -> Iterator[Case]:
     yield case("SPLIT_V", inputs, parts, hal="SLICE SLICE", NumSplits=2)
     hal = "SPLIT RESHAPE RESHAPE"
     yield case("UNPACK", [f32(3, 2)], [f32(3), f32(3)], hal=hal, Num=2, Axis=1)
-    yield case("TOPK_V2", [f32(2, 6), const(2)], [f32(2, 2), i32(2, 2)])
+    best, hal = [i32(2, 2), i32(2, 2)], "REVERSE TOPK_V2 SUB"
+    yield case("TOPK_V2", [i32(2, 6), const(2)], best, "ties", hal=hal, below=3)
 
 
 CASES = [

@@ -10,7 +10,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.tflite.importer import CONVERTERS
 from tests.direct import run_direct
-from tests.runtime.tflite.cases import COMPOSED, Case
+from tests.runtime.tflite.cases import COMPOSED, Case, case
 from tests.runtime.tflite.composed_cases import ELSEWHERE, FOLDED
 from tests.runtime.tflite.files import T
 from tests.runtime.tflite.importing import import_tflite
@@ -56,6 +56,18 @@ def test_an_operator_becomes_the_operations_of_the_table(case: Case) -> None:
 @pytest.mark.parametrize("case", TYPED_CASES, ids=lambda case: case.name)
 def test_other_types_are_computed_likewise(case: Case) -> None:
     test_the_operations_compute_what_the_operator_computes(case)
+
+
+@pytest.mark.parametrize("name", ["ABS", "CEIL", "ELU"])
+def test_float16_is_computed_as_float32(name: str) -> None:
+    x = np.array([-2.5, -0.3, 0, 1.7], np.float16)
+    results = []
+    for dtype in (np.float16, np.float32):
+        named = imported(case(name, [T(dtype, (4,))], T(dtype, (4,))))
+        given = [x.astype(dtype)]
+        results += run_direct(SimpleNamespace(model=named.model, inputs=given))
+    assert results[0].dtype == np.float16
+    assert results[0].tolist() == results[1].astype(np.float16).tolist()
 
 
 @each_case

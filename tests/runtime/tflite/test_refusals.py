@@ -77,6 +77,9 @@ UNSUPPORTED = {
         [i8(2, 4)],
         "FullyConnectedOptions",
     ),
+    "batches along one axis": Op(
+        "SPACE_TO_BATCH_ND", [i32(1, 4, 2), const([2]), const([[0, 0]])], [i32(2, 2, 2)]
+    ),
 }
 
 CONTRADICTIONS = {
