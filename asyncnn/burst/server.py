@@ -16,10 +16,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import Any
 
 from asyncnn.burst.packets import DATUM_BYTES, ResultShape, without_deadline
-from asyncnn.burst.slots import Binder, BoundRequest, IBurstRecorder
+from asyncnn.burst.slots import Binder, BoundRequest, IBurstNote, IBurstRecorder
 from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError
 from asyncnn.hal.errors import (
@@ -98,8 +97,7 @@ class BurstServer(CallbackObject):
         if request != self._number:
             return
         if self._running is not None:
-            if self._recorder is not None:
-                self._recorder.cancelled(self._running.call)
+            self._note_cancelled(self._running)
             self._running.die()
         else:  # its memories are being asked for: `_bind` will see this
             self._cancelled = request
@@ -133,8 +131,7 @@ class BurstServer(CallbackObject):
             if task is not None:
                 parts.callback(task.cancel)
             if running is not None:
-                if self._recorder is not None:
-                    self._recorder.cancelled(running.call)
+                self._note_cancelled(running)
                 parts.callback(running.die)
 
     def disown(self) -> None:
@@ -194,13 +191,12 @@ class BurstServer(CallbackObject):
         if deadline is not None:
             execution = _ExecutionInTime(self)
         self._running, self._spare = execution, None
-        recorder = self._recorder
-        if recorder is not None:
-            if deadline is None and recorder.is_plain:
-                execution.call = recorder.begin(bound.template)
-            else:
-                execution.noted = bound.noted
-                execution.call = recorder.begin_with(bound.noted, deadline)
+        note = bound.note
+        if note is not None:
+            if deadline is not None and self._recorder is not None:
+                note = self._recorder.note(bound.noted, deadline)
+            execution.note = note
+            note.begin(self._dequeued_ns)
         if EXECUTION.is_on:
             EXECUTION("burst", request=self._number, pools=len(bound.request.pools))
         try:
@@ -220,6 +216,10 @@ class BurstServer(CallbackObject):
             execution.unlink_to_death()
             self._spare = execution
 
+    def _note_cancelled(self, execution: "_Execution") -> None:
+        if self._recorder is not None and execution.note is not None:
+            self._recorder.cancelled(execution.note.call)
+
     def finish(
         self,
         execution: "_Execution",
@@ -232,12 +232,9 @@ class BurstServer(CallbackObject):
         if self._running is not execution:
             return
         self._running = None
-        recorder = self._recorder
-        if recorder is not None:
-            if execution.noted is None:
-                recorder.end(execution.call, status)
-            else:
-                recorder.end_with(execution.call, status, execution.noted)
+        note = execution.note
+        if note is not None:
+            note.end(status)
         result = self._result
         if status is not result.status or shapes != result.output_shapes:
             if execution.has_deadline:  # not kept, as others may not know its status
@@ -361,7 +358,7 @@ class OpenBursts:
 class _Execution(IExecutionCallback):
     """Receives the outcome of the execution under way."""
 
-    __slots__ = ("_server", "call", "noted")
+    __slots__ = ("_server", "note")
 
     takes_early_results = True
     may_be_left = True  # the application may cancel it
@@ -373,8 +370,7 @@ class _Execution(IExecutionCallback):
         self._is_dead = False
         self._recipients = []
         self._server = server
-        self.call = 0
-        self.noted: Any = None
+        self.note: IBurstNote | None = None
 
     def notify_1_3(
         self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing

@@ -137,28 +137,29 @@ class PoolSlots(IBurstCallback):
         return slot
 
 
-class IBurstRecorder(Protocol):
-    """Notes the executions of a burst for later. Not in the HAL.
+class IBurstNote(Protocol):
+    """Notes executions of one request; ``call`` is the number of the last one."""
 
-    What it is said to be about is what `request` has returned. If ``is_plain``, an
-    execution without a deadline is noted by ``begin`` and ``end``.
-    """
+    call: int
 
-    begin: Callable[[bytes], int]
-    end: Callable[[int, int], None]
-    is_plain: bool
+    def begin(self, began_ns: int, /) -> None:
+        """Note that one began at a time of the steady clock."""
 
-    def request(self, request: Request, measure: int) -> Any:
-        """Return what notes are about; its ``template`` is what ``begin`` takes."""
-
-    def begin_with(self, about: Any, deadline: int | None) -> int:
-        """Note that an execution begins; return its number."""
-
-    def end_with(self, call: int, status: ErrorStatus, about: Any) -> None:
+    def end(self, status: int, /) -> None:
         """Note that it has ended."""
 
+
+class IBurstRecorder(Protocol):
+    """Notes the executions of a burst for later. Not in the HAL."""
+
+    def request(self, request: Request, measure: int) -> Any:
+        """Keep a request; return what notes are about, for as long as it is used."""
+
+    def note(self, about: Any, deadline: int | None = None) -> IBurstNote:
+        """Return what notes executions of a request."""
+
     def cancelled(self, call: int) -> None:
-        """Note that it was cancelled."""
+        """Note that an execution was cancelled."""
 
 
 class BoundRequest(NamedTuple):
@@ -166,9 +167,9 @@ class BoundRequest(NamedTuple):
 
     request: Request
     measure: MeasureTiming
+    note: IBurstNote | None = None
     noted: Any = None
-    template: bytes = b""
-    """What a recorder notes of it, and by what."""
+    """What a recorder notes its executions by, and what that is about."""
 
 
 class Binder:
@@ -246,7 +247,7 @@ class Binder:
         recorder: IBurstRecorder | None = self._callback.recorder
         if recorder is not None:
             noted = recorder.request(request, measure)
-            bound = bound._replace(noted=noted, template=noted.template)
+            bound = bound._replace(note=recorder.note(noted), noted=noted)
         known = self._memories
         if known.keys() >= set(slots):  # none was freed meanwhile
             for slot in slots:

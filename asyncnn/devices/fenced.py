@@ -18,12 +18,12 @@ from asyncnn.devices.executable import Executable
 from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.traced_work import TracedFencedExecution
-from asyncnn.execution import Execution
+from asyncnn.engine.job import made
 from asyncnn.fenced_run import Source, too_many_fenced
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import ResourceExhaustedTransientError, closed_error, failure_of
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import DEFAULT_OPTIONS, ExecutionOptions, Request
+from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.qos import Scheduler, calling_client
 from asyncnn.tracing import active
 from asyncnn.turn import TURN_NS, in_this_turn
@@ -77,15 +77,9 @@ class FencedExecutions:
         if options.deadline is not None:
             check_deadline(options.deadline)
         kind = FencedExecution if active.recorder is None else TracedFencedExecution
-        execution: FencedExecution
-        blank, client = executable.blanks.get(kind), calling_client.get()
-        if blank is not None and arrays is not None and options is DEFAULT_OPTIONS:
-            assert type(request) is Execution
-            execution = blank.again(executable, request, request.plan, arrays, client)
-        else:
-            make = kind.anew if executable.goes_native else kind
-            execution = make(executable, request, options, client)
-            execution._arrays = arrays or execution._arrays
+        execution: FencedExecution = made(
+            kind, executable, request, arrays, options, calling_client.get()
+        )
         execution._report = execution._report_end
         execution.use, execution.owner, execution.loop = use, self, self.loop
         execution._asked_perf_ns = execution._launched_ns

@@ -30,6 +30,7 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import Traced
 from asyncnn.engine.arguments import bound_arrays, input_shapes
+from asyncnn.engine.job import made
 from asyncnn.execution import Execution
 from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
 from asyncnn.hal.errors import (
@@ -41,7 +42,6 @@ from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import BurstArguments, CacheArguments, status_of_launch
 from asyncnn.hal.types import (
-    DEFAULT_OPTIONS,
     NO_TIMING,
     BufferToken,
     ErrorStatus,
@@ -180,14 +180,9 @@ class InProcessPreparedModel(BasePreparedModel):
             return launched(self, execution, options)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
-        kind, executable = Run if active.recorder is None else Traced, self._executable
-        blank, client = executable.blanks.get(kind), calling_client.get()
-        if blank is None or options is not DEFAULT_OPTIONS:
-            make = kind.anew if executable.goes_native else kind
-            run = make(executable, execution, options, client)
-        else:
-            plan, arrays = execution.plan, execution.arrays
-            run = blank.again(executable, execution, plan, arrays, client)
+        kind, client = Run if active.recorder is None else Traced, calling_client.get()
+        arrays, executable = execution.arrays, self._executable
+        run: Run = made(kind, executable, execution, arrays, options, client)
         try:
             self._scheduler.submit(run)
         except AsyncnnError as error:
@@ -204,14 +199,8 @@ class InProcessPreparedModel(BasePreparedModel):
             return None if bound is None else self.launch(bound, options)
         if EXECUTION.is_on:
             _tell_launch("execute", usual, options.deadline)
-        kind, executable = Run if active.recorder is None else Traced, self._executable
-        blank, client = executable.blanks.get(kind), calling_client.get()
-        if blank is None or options is not DEFAULT_OPTIONS:
-            make = kind.anew if executable.goes_native else kind
-            run = make(executable, usual, options, client)
-            run._arrays = tensors  # type: ignore[assignment]  # as its plan has them
-        else:
-            run = blank.again(executable, usual, usual.plan, tensors, client)
+        kind, client = Run if active.recorder is None else Traced, calling_client.get()
+        run: Run = made(kind, self._executable, usual, tensors, options, client)
         try:
             self._scheduler.submit(run)
         except AsyncnnError as error:

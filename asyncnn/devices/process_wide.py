@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from itertools import product
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
@@ -102,7 +103,7 @@ class BlasThreads:
         """Set another limit; the lock is held."""
         before, self._least = self._least, least
         if before == _NO_LIMIT:
-            self._original = [library.get() for library in self._libraries]
+            self._original = list(map(methodcaller("get"), self._libraries))
         for (get, set_), original in zip(self._libraries, self._original, strict=False):
             now = get()
             wanted = least if least < original else original

@@ -133,12 +133,18 @@ class Run(RunFields, Work, Completion):
             self._launched_ns = perf_counter_ns()
 
     @classmethod
-    def anew(cls, executable: Executable, request: Request, *others: Any) -> Self:
-        """Make a run that goes native, and what others are copied from if they can."""
-        if others[0] is DEFAULT_OPTIONS and cls.is_like_others:
+    def anew(
+        cls, executable: Executable, request: Request, arrays: Any, *others: Any
+    ) -> Self:
+        """Make a run, and what others are copied from if they can; see `made`."""
+        is_like_others = others[0] is DEFAULT_OPTIONS and cls.is_like_others
+        if is_like_others and executable.goes_native and cls not in executable.blanks:
             blank = executable.blanks[cls] = cls(executable, NOTHING_BOUND, *others)
             del blank._executable, blank.client  # they go when nobody else has them
-        return cls(executable, request, *others)
+        run = cls(executable, request, *others)
+        if arrays is not None:
+            run._arrays = arrays
+        return run
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""

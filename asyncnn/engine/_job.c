@@ -187,7 +187,7 @@ typedef struct Control {
     F(requested) F(program) F(idle) F(pop) F(append) F(known_outputs) F(job) F(thread) \
     F(work) F(interrupt) F(pause) F(from_ns) F(threads) F(lanes_each) F(may_spread) \
     F(is_on) F(is_young) F(result) F(output_shapes) F(learn) F(_spread) F(_finish) F(_resolve) \
-    F(_tell_run)
+    F(_tell_run) F(blanks) F(plan) F(anew) F(goes_native)
 
 #define NAME(name) NAME_##name,
 enum { NAMES(NAME) NAME_COUNT };
@@ -198,11 +198,13 @@ typedef struct {
     PyTypeObject *port;
     PyTypeObject *lane;
     PyTypeObject *job;
+    PyTypeObject *fields;
     PyObject *names[NAME_COUNT];
     PyObject *cpuexe; /* tags of logs */
     PyObject *execution;
     PyObject *none; /* ErrorStatus.NONE */
     PyObject *no_timing;
+    PyObject *default_options;
 } State;
 
 #define load(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
@@ -2067,29 +2069,70 @@ Fields_offer(PyObject *run, PyTypeObject *type, PyObject *const *args, Py_ssize_
     return is_taken < 0 ? NULL : PyBool_FromLong(is_taken);
 }
 
-/* Return another run like this one: of a model, a request, its plan, arrays, a client. */
+/* Return the run that others of its class are copied from: NULL without an error if
+ * there is none, or nothing to bind. */
 static PyObject *
-Fields_again(PyObject *run, PyTypeObject *Py_UNUSED(type), PyObject *const *args,
-             Py_ssize_t nargs, PyObject *names)
+blank_of(State *state, PyObject *kind, PyObject *executable, PyObject *arrays)
 {
-    static const int given[] = {
-        AT__executable, AT__request, AT__plan, AT__arrays, AT_client,
+    if (arrays == Py_None)
+        return NULL;
+    PyObject *blanks = PyObject_GetAttr(executable, state->names[NAME_blanks]);
+    PyObject *blank = blanks ? PyDict_GetItemWithError(blanks, kind) : NULL;
+    Py_XINCREF(blank);
+    Py_XDECREF(blanks);
+    if (blank && !PyObject_TypeCheck(blank, state->fields))
+        Py_CLEAR(blank);
+    return blank;
+}
+
+/* Make a run; see `PythonRunFields.anew`, which makes all that cannot be copied. */
+static PyObject *
+made_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    enum { KIND, EXECUTABLE, REQUEST, ARRAYS, OPTIONS, CLIENT, COUNT };
+    static const int given[][2] = {
+        {AT__executable, EXECUTABLE}, {AT__request, REQUEST}, {AT__arrays, ARRAYS},
+        {AT_client, CLIENT},
     };
-    enum { GIVEN = sizeof given / sizeof given[0] };
-    if (nargs != GIVEN || names) {
-        PyErr_Format(PyExc_TypeError, "again takes %d arguments, not %zd", GIVEN, nargs);
+    State *state = PyModule_GetState(module);
+    PyObject *blank = NULL, *plan, *made;
+    if (nargs != COUNT) {
+        PyErr_Format(PyExc_TypeError, "made takes %d arguments, not %zd", COUNT, nargs);
         return NULL;
     }
-    PyObject *made = PyType_GenericAlloc(Py_TYPE(run), 0);
-    if (!made)
+    if (args[OPTIONS] == state->default_options)
+        blank = blank_of(state, args[KIND], args[EXECUTABLE], args[ARRAYS]);
+    if (!blank && PyErr_Occurred())
         return NULL;
-    Fields *self = (Fields *)made;
-    for (int i = 0; i < OBJECT_COUNT; i++)
-        self->objects[i] = Py_XNewRef(((Fields *)run)->objects[i]);
-    for (int i = 0; i < GIVEN; i++)
-        set(self, given[i], Py_NewRef(args[i]));
-    set(self, AT_has_plan, Py_NewRef(Py_True));
-    self->is_plain = 1;
+    if (!blank) {
+        int has = is_true(args[EXECUTABLE], state->names[NAME_goes_native]);
+        if (has > 0)
+            return PyObject_CallMethodObjArgs(
+                args[KIND], state->names[NAME_anew], args[EXECUTABLE], args[REQUEST],
+                args[ARRAYS], args[OPTIONS], args[CLIENT], NULL);
+        /* There is to be no blank: one call less. */
+        made = has ? NULL
+                   : PyObject_CallFunctionObjArgs(
+                       args[KIND], args[EXECUTABLE], args[REQUEST], args[OPTIONS],
+                       args[CLIENT], NULL);
+        if (made && args[ARRAYS] != Py_None && PyObject_TypeCheck(made, state->fields))
+            set((Fields *)made, AT__arrays, Py_NewRef(args[ARRAYS]));
+        return made;
+    }
+    plan = PyObject_GetAttr(args[REQUEST], state->names[NAME_plan]);
+    made = plan ? PyType_GenericAlloc(Py_TYPE(blank), 0) : NULL;
+    if (made) {
+        Fields *self = (Fields *)made;
+        for (int i = 0; i < OBJECT_COUNT; i++)
+            self->objects[i] = Py_XNewRef(((Fields *)blank)->objects[i]);
+        for (size_t i = 0; i < sizeof given / sizeof given[0]; i++)
+            set(self, given[i][0], Py_NewRef(args[given[i][1]]));
+        set(self, AT__plan, Py_NewRef(plan));
+        set(self, AT_has_plan, Py_NewRef(Py_True));
+        self->is_plain = 1;
+    }
+    Py_XDECREF(plan);
+    Py_DECREF(blank);
     return made;
 }
 
@@ -2290,7 +2333,6 @@ static PyMemberDef fields_members[] = {
 #define OWN METH_METHOD | METH_FASTCALL | METH_KEYWORDS
 
 static PyMethodDef fields_methods[] = {
-    {"again", PLAIN(Fields_again), OWN, NULL},
     {"offer", PLAIN(Fields_offer), OWN, NULL},
     {"finish", PLAIN(Fields_finish), OWN, NULL},
     {NULL, NULL, 0, NULL},
@@ -2390,12 +2432,13 @@ prepare_fields(State *state, PyObject *module)
     state->no_timing = taken("asyncnn.hal.types", "NO_TIMING");
     state->execution = taken("asyncnn.logs", "EXECUTION");
     state->cpuexe = taken("asyncnn.logs", "CPUEXE");
+    state->default_options = taken("asyncnn.hal.types", "DEFAULT_OPTIONS");
     PyObject *end = taken("asyncnn._turn", "End");
     PyObject *type = end ? PyType_FromModuleAndSpec(module, &fields_spec, end) : NULL;
-    bool is_added = type && !PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
+    state->fields = (PyTypeObject *)type;
     Py_XDECREF(end);
-    return is_added && state->none && state->no_timing && state->execution
+    return type && !PyModule_AddType(module, state->fields) && state->none
+           && state->no_timing && state->default_options && state->execution
            && state->cpuexe;
 }
 
@@ -2422,7 +2465,7 @@ execute(PyObject *module)
     return failed ? -1 : 0;
 }
 
-#define KEPT(F) F(segment) F(control) F(port) F(lane) F(job)
+#define KEPT(F) F(segment) F(control) F(port) F(lane) F(job) F(fields)
 
 static int
 traverse(PyObject *module, visitproc visit, void *arg)
@@ -2439,14 +2482,21 @@ clear(PyObject *module)
     State *state = PyModule_GetState(module);
 #define FORGET(type) Py_CLEAR(state->type);
     KEPT(FORGET) FORGET(none) FORGET(no_timing) FORGET(execution) FORGET(cpuexe)
+    FORGET(default_options)
     for (int i = 0; i < NAME_COUNT; i++)
         Py_CLEAR(state->names[i]);
     return 0;
 }
 
+static PyMethodDef functions[] = {
+    {"made", PLAIN(made_run), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 NATIVE_MODULE(
     _job,
     .m_doc = "Runs on graphs of engines, compiled.",
     .m_size = sizeof(State),
+    .m_methods = functions,
     .m_traverse = traverse,
     .m_clear = clear)

@@ -339,11 +339,6 @@ class PythonRunFields(End):
 
     if TYPE_CHECKING:
 
-        def again(
-            self, executable: Any, request: Any, plan: Any, arrays: Any, client: Any, /
-        ) -> Any:
-            """Return another run like this one, which was not submitted."""
-
         def offer(self, idle: list[Any], /) -> bool:
             """Have the last of these lanes go on with it; see `Work.offer`.
 
@@ -361,6 +356,14 @@ class PythonRunFields(End):
         """Do what `finish` does, whatever there is to it."""
 
 
+def python_made(kind: Any, *given: object) -> Any:
+    """Make a run of this class, of what its `anew` takes.
+
+    In C it is copied from a blank, if its model has one and no options are given.
+    """
+    return kind.anew(*given)
+
+
 _built: Any = compiled_module("asyncnn.engine._job", "ASYNCNN_PURE_JOB")
 
 MUST_END: int | None = None if _built is None else _built.MUST_END
@@ -371,12 +374,14 @@ if TYPE_CHECKING:
 
     JobSegment = PythonSegment
     RunFields = PythonRunFields
+    made = python_made
     Control: Callable[[], IControl]
     Job: Callable[[tuple[Placed, ...], int], IJob] | None
     LanePort: Callable[[int], ILanePort] | None
 else:
     JobSegment = PythonSegment if _built is None else _built.Segment
     RunFields = PythonRunFields if _built is None else _built.RunFields
+    made = python_made if _built is None else _built.made
     Control = None if _built is None else _built.Control
     Job = None if _built is None else _built.Job
     LanePort = None if _built is None else _built.Port

@@ -209,7 +209,7 @@ class Lanes(ABC):
         works = self.inbox.works
         with self._lock:
             if work.state is RUNNING and not self._has_lane(work):
-                self.run_queue.end(work, time.monotonic_ns(), 0)
+                self.run_queue.drop(work, time.monotonic_ns())
         if work.state is OUTSIDE and work in self.open and work not in works:
             if not has_ended:
                 work.abort(ErrorStatus.GENERAL_FAILURE)

@@ -261,8 +261,8 @@ class RunQueue(Generic[JobT]):
         ``used_ns`` is the processor time that it has had since it was taken; None
         stands for all the time since then. One that ``goes_on`` later waits for that.
         """
-        account, was_running = job.account, job.state is RUNNING
-        if was_running:
+        account = job.account
+        if job.state is RUNNING:
             # Charged before it leaves: who goes must not take lane time along.
             owed_ns = now_ns - job.charged_ns
             if used_ns is not None:
@@ -273,35 +273,37 @@ class RunQueue(Generic[JobT]):
             account.virtual_ns += cost_ns / account.weight
             user.virtual_ns += cost_ns / user.weight
             account.served_ns[job.priority] = now_ns
-        if goes_on:
-            if was_running:
+            if self.aside:
                 self._free_lane(job)
+            else:
+                self.room += 1
+                self._running.remove(job)  # last, and no call below: see `drop`
+        if goes_on:
             account.ready[job.priority].suspend(job)
             self._count_waiting(account, 1)
             return
         job.state = OUTSIDE
         account.pending -= 1
         self.pending = pending = self.pending - 1
-        leaves = not account.pending
-        if leaves:
+        if not account.pending:
             user = account.user
             # It would be put back to where it is, if it has had no less than that.
             is_behind = (
                 account.virtual_ns < user.clients.virtual_ns
                 or user.virtual_ns < self._active.virtual_ns
             )
-            if not (pending or is_behind):
-                self._resting, leaves = account, False
-        # From here on there are calls, behind which an interrupt comes.
-        if was_running and self.aside:
-            self._free_lane(job)
-        elif was_running:
-            self.room += 1
-            self._running.remove(job)
-        if leaves:
-            self._leave(account)
+            if pending or is_behind:
+                self._leave(account)
+            else:
+                self._resting = account
         if pending == self._last_place:
             self._filled_or_freed()
+
+    def drop(self, job: JobT, now_ns: int) -> None:
+        """End a running job, also where an interrupt came behind a call of `end`."""
+        if job not in self._running and job not in self.aside:
+            job.state = SUSPENDED  # it has left its lane
+        self.end(job, now_ns, 0)
 
     def set_aside(self, job: JobT) -> bool:
         """Let a running job go on to its end on a lane beside the others; or False.

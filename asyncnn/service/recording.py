@@ -8,6 +8,7 @@ in it only if the driver was to keep them.
 
 import hashlib
 import os
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -16,7 +17,14 @@ from msgspec import Meta
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.routes import Route
 from asyncnn.hal.slices import SlicedModel, joined, sliced
-from asyncnn.hal.types import BufferRole, Model, RequestArgument
+from asyncnn.hal.types import (
+    BufferRole,
+    BufferToken,
+    Memory,
+    Model,
+    Request,
+    RequestArgument,
+)
 from asyncnn.input_files import read_input
 from asyncnn.output_files import write_file
 from asyncnn.service.limits import MAX_CALLS
@@ -211,6 +219,38 @@ def digest_of(content: bytes, pools: tuple[bytes | memoryview, ...]) -> bytes:
         digest.update(len(pool).to_bytes(8, "little"))
         digest.update(pool)
     return digest.digest()
+
+
+def pool_of(pool: Memory | BufferToken) -> RecordedPool:
+    """Return what is recorded of a pool."""
+    if isinstance(pool, BufferToken):
+        return RecordedPool(pool.token, 0, is_buffer=True)
+    # Pools of one announcement have the same bytes, whoever names them.
+    same = pool if pool.buffer is None else pool.buffer
+    return RecordedPool(id(same), pool.size)
+
+
+def tensors_of(
+    request: Request, arguments: Sequence[RequestArgument]
+) -> tuple[bytes | None, ...]:
+    """Return the bytes of arguments, None of those that are not there to be read."""
+    found: list[bytes | None] = []
+    for each in arguments:
+        place = each.location
+        data = None
+        if not each.has_no_value and 0 <= place.pool_index < len(request.pools):
+            pool = request.pools[place.pool_index]
+            if isinstance(pool, Memory):
+                data = bytes_of(pool, place.offset, place.length)
+        found.append(data)
+    return tuple(found)
+
+
+def bytes_of(pool: Memory, offset: int, length: int) -> bytes | None:
+    """Return bytes of a pool; None if it is not mapped, or has not as many."""
+    if pool.buffer is None or not 0 <= offset <= offset + length <= pool.size:
+        return None
+    return bytes(pool.buffer[offset : offset + length])
 
 
 _head = msgspec.msgpack.Decoder(SlicedModel).decode

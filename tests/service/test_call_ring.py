@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.service.driver.call_ring import CallRing, PythonCallRing, flag
+from asyncnn.service.driver.call_ring import (
+    CallNote,
+    CallRing,
+    PythonCallNote,
+    PythonCallRing,
+    flag,
+)
 from asyncnn.service.recorded_memory import RECORD_BYTES, TEMPLATE
 
 RINGS = list(dict.fromkeys([CallRing, PythonCallRing]))
+NOTES = {CallRing: CallNote, PythonCallRing: PythonCallNote}
 
 
 def template(kind: int = 4, number: int = 0) -> bytes:
@@ -40,6 +47,30 @@ class TestRing:
         began, ended = np.frombuffer(records[at + 8 : at + 24], np.int64)
         assert 0 < began <= ended
         assert np.frombuffer(records[at + 24 : at + 32], np.int32).tolist() == [2, 1]
+
+    def test_a_note_is_of_calls_that_come_again(
+        self, ring: type[PythonCallRing]
+    ) -> None:
+        records = memoryview(bytearray(3 * RECORD_BYTES))
+        noting = ring(records)
+        note = NOTES[ring](noting, template(number=5))
+        assert note.call == 0
+        note.end(0)
+        assert not any(records)
+        for number in (1, 2):
+            note.begin(1000 * number)
+            assert note.call == number
+            note.end(ErrorStatus.INVALID_ARGUMENT)
+        assert noting.begin(template()) == 3
+        note.begin(4000)
+        for call, began in ((2, 2000), (4, 4000)):
+            at = call % 3 * RECORD_BYTES
+            assert np.frombuffer(records[at : at + 16], np.int64).tolist() == [
+                call,
+                began,
+            ]
+        with pytest.raises(ValueError, match="another size"):
+            NOTES[ring](noting, b"")
 
     @pytest.mark.parametrize("wrong", [b"", bytes(TEMPLATE.size + 1)], ids=len)
     def test_other_templates_are_refused(

@@ -47,13 +47,16 @@ _LARGEST_EXPONENT = 4
 def rounded_shift(values: Integers, shift: Integers | int) -> Integers:
     """Divide by ``2**shift`` and round to the nearest, halves away from zero."""
     half = np.left_shift(1, shift, dtype=values.dtype) >> 1
-    ties_down = (values < 0) & (np.asarray(shift) > 0)
+    ties_down = (values < 0) & (shift > 0)
     return np.asarray((values + half - ties_down) >> shift)
+
+
+_BOUNDS = np.array(INT16_MIN), np.array(INT16_MAX)
 
 
 def saturated(values: Integers) -> Integers:
     """Clamp to 16 bits."""
-    return np.asarray(values.clip(INT16_MIN, INT16_MAX))
+    return np.asarray(values.clip(*_BOUNDS))
 
 
 def high_product(first: Integers, second: Integers | int, bits: int = 16) -> Integers:
@@ -241,9 +244,9 @@ class Rescaling:
 
     def __call__(self, values: Integers) -> Integers:
         """Return the products, rounded."""
-        _, factor, right, limit = self.terms()
-        clamped = values.clip(-limit - 1, limit)
-        return rounded_shift((clamped * factor + (1 << 30)) >> 31, right)
+        if self._may_overflow:
+            values = values.clip(-self._limit - 1, self._limit)
+        return rounded_shift((values * self._factor + (1 << 30)) >> 31, self._right)
 
 
 _EXTRA_BITS = 10

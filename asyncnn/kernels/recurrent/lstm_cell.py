@@ -13,6 +13,7 @@ Source: 1.3/types.hal (LSTM).
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -75,8 +76,9 @@ def _normalised(gates: Array, weights: Array, bias: Array) -> Array:
     Source: TensorFlow Lite's LSTM, to which the HAL's reference device delegates.
     """
     share = np.array(1 / gates.shape[2], np.float32)
-    centred = gates - gates.sum(axis=2, keepdims=True) * share
-    variance = (centred * centred).sum(axis=2, keepdims=True) * share
+    sums = partial(np.add.reduce, axis=2, keepdims=True)
+    centred = gates - sums(gates) * share
+    variance = sums(centred * centred) * share
     return np.asarray(centred / np.sqrt(variance + _EPSILON) * weights + bias)
 
 

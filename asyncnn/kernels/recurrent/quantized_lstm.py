@@ -164,7 +164,8 @@ def _prepare_16bit(operation: BoundOperation) -> PreparedKernel:
         data = np.hstack([inputs[0], inputs[14]])
         raw = saturated(rescaling(product.sums(data)))
         values = gate_table()[raw + places].astype(np.int64)
-        leaves, enters, stays, candidate = np.split(values, len(_GATES), axis=1)
+        gates = values.reshape(len(values), len(_GATES), -1)
+        leaves, enters, stays, candidate = gates.swapaxes(0, 1)
         added = rounded_shift(high_product(candidate, enters), _STATE_INTEGER_BITS)
         state = saturated(high_product(inputs[13].astype(np.int64), stays) + added)
         hidden = high_product(

@@ -14,12 +14,10 @@ from asyncnn.fences.core import outcome_now
 from asyncnn.fences.fence import active_fences, pass_on
 from asyncnn.fences.local import WriteEnd
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.hal.types import NO_TIMING, Request, Timing
+from asyncnn.hal.types import NO_TIMING, Timing
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.answers import SentExecution
-from asyncnn.service.client.sent_pools import Sendable
-from asyncnn.service.client.staging import Staged
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
 
@@ -48,25 +46,16 @@ class RemoteFenced(SentExecution, FencedRun):
 
     How it ends is state of this process, known by a message of the driver. Others wait
     for a descriptor, which the driver itself writes to: if it dies they see the end.
+    It is one of its connection's ``fences``.
     """
 
     is_remote = True
     exported: WriteEnd | None = None
-
-    def __init__(
-        self, fences: "RemoteFences", request: Request, sent: Sendable | Staged
-    ) -> None:
-        super().__init__(fences.connection, request, sent)
-        self._fences = fences
-        self.loop = fences.loop
-
-    def is_of(self, fences: "RemoteFences") -> bool:
-        """Whether it runs in the driver of these."""
-        return self._fences is fences
+    fences: "RemoteFences"
 
     def hand_over(self, write_end: int) -> None:
         """Give the driver the descriptor to signal; see `asyncnn.fences.Producer`."""
-        self._fences.export_soon(self, write_end)
+        self.fences.export_soon(self, write_end)
 
     def cancel(self) -> None:
         """Tell the driver that nobody waits for it."""
@@ -145,7 +134,7 @@ class RemoteFences:
         The driver forgets it once this client has heard of the end.
         """
         producer = fence.producer if isinstance(fence, SyncFence) else fence
-        if isinstance(producer, RemoteFenced) and producer.is_of(self):
+        if isinstance(producer, RemoteFenced) and producer.fences is self:
             return producer.number if self._is_under_way(producer) else _BY_DESCRIPTOR
         return _BY_DESCRIPTOR
 

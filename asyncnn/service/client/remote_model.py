@@ -207,7 +207,8 @@ class RemotePreparedModel(BasePreparedModel):
         if options.deadline is not None:
             check_deadline(options.deadline)
         sent = self._staging.sent(request, is_fenced=True)
-        fenced = RemoteFenced(connection.fences, request, sent)
+        fenced, fences = RemoteFenced(connection, request, sent), connection.fences
+        fenced.fences, fenced.loop = fences, fences.loop
         staged = fenced.staged
         try:
             if staged is not None and staged.layout.has_large_inputs:

@@ -65,21 +65,13 @@ ring_dealloc(CallRing *self)
     Py_DECREF(type);
 }
 
-static PyObject *
-begin(CallRing *self, PyObject *given)
+/* Note a call that began at a time; return its number. */
+static uint64_t
+noted(CallRing *self, const char *template, int64_t began)
 {
-    char *template;
-    Py_ssize_t length;
-    if (PyBytes_AsStringAndSize(given, &template, &length))
-        return NULL;
-    if (length != TEMPLATE_BYTES || !self->count) {
-        PyErr_SetString(PyExc_ValueError, "a template of another size");
-        return NULL;
-    }
     uint64_t call = ++self->last;
     char *record = (char *)self->records.buf + call % self->count * RECORD_BYTES;
     uint64_t none = 0;
-    int64_t began = now_ns();
     int32_t pending = -1;
     memcpy(record, &none, 8);
     __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -89,24 +81,18 @@ begin(CallRing *self, PyObject *given)
     memcpy(record + TEMPLATE, template, TEMPLATE_BYTES);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     memcpy(record, &call, 8);
-    return PyLong_FromUnsignedLongLong(call);
+    return call;
 }
 
 static PyObject *
-end(CallRing *self, PyObject *const *args, Py_ssize_t count)
+note_end(CallRing *self, uint64_t call, PyObject *given)
 {
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "end takes a call and a status");
-        return NULL;
-    }
-    uint64_t call = PyLong_AsUnsignedLongLong(args[0]), kept;
-    if (call == (uint64_t)-1 && PyErr_Occurred())
-        return NULL;
-    long status = PyLong_AsLong(args[1]);
+    long status = PyLong_AsLong(given);
     if (status == -1 && PyErr_Occurred())
         return NULL;
     if (call && self->count) {
         char *record = (char *)self->records.buf + call % self->count * RECORD_BYTES;
+        uint64_t kept;
         memcpy(&kept, record, 8);
         if (kept == call) {
             int64_t ended = now_ns();
@@ -118,6 +104,144 @@ end(CallRing *self, PyObject *const *args, Py_ssize_t count)
     Py_INCREF(Py_None);
     return Py_None;
 }
+
+/* Return the bytes of a template, NULL with an exception set if it is none. */
+static const char *
+template_of(PyObject *given)
+{
+    char *template;
+    Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(given, &template, &length))
+        return NULL;
+    if (length != TEMPLATE_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "a template of another size");
+        return NULL;
+    }
+    return template;
+}
+
+static PyObject *
+begin(CallRing *self, PyObject *given)
+{
+    const char *template = template_of(given);
+    if (!template)
+        return NULL;
+    if (!self->count) {
+        PyErr_SetString(PyExc_ValueError, "there is no room for a record");
+        return NULL;
+    }
+    return PyLong_FromUnsignedLongLong(noted(self, template, now_ns()));
+}
+
+static PyObject *
+end(CallRing *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "end takes a call and a status");
+        return NULL;
+    }
+    uint64_t call = PyLong_AsUnsignedLongLong(args[0]);
+    if (call == (uint64_t)-1 && PyErr_Occurred())
+        return NULL;
+    return note_end(self, call, args[1]);
+}
+
+/* ---- calls that come again --------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    CallRing *ring;
+    uint64_t call;
+    char template[TEMPLATE_BYTES];
+} CallNote;
+
+static int
+note_init(CallNote *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *ring, *given;
+    if (kwargs && PyDict_Size(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "CallNote takes no keywords");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(args, "OO:CallNote", &ring, &given))
+        return -1;
+    const char *template = template_of(given);
+    if (!template)
+        return -1;
+    destructor own = (destructor)PyType_GetSlot(Py_TYPE(ring), Py_tp_dealloc);
+    if (own != (destructor)ring_dealloc || !((CallRing *)ring)->count) {
+        PyErr_SetString(PyExc_TypeError, "no ring to note calls in");
+        return -1;
+    }
+    memcpy(self->template, template, TEMPLATE_BYTES);
+    Py_INCREF(ring);
+    Py_XDECREF((PyObject *)self->ring);
+    self->ring = (CallRing *)ring;
+    return 0;
+}
+
+static void
+note_dealloc(CallNote *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF((PyObject *)self->ring);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+note_begin(CallNote *self, PyObject *given)
+{
+    int64_t began = PyLong_AsLongLong(given);
+    if (began == -1 && PyErr_Occurred())
+        return NULL;
+    if (self->ring)
+        self->call = noted(self->ring, self->template, began);
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *
+note_ended(CallNote *self, PyObject *status)
+{
+    if (self->ring)
+        return note_end(self->ring, self->call, status);
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *
+note_call(CallNote *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(self->call);
+}
+
+static PyMethodDef note_methods[] = {
+    {"begin", (PyCFunction)note_begin, METH_O, NULL},
+    {"end", (PyCFunction)note_ended, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef note_attributes[] = {
+    {"call", (getter)note_call, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot note_slots[] = {
+    {Py_tp_init, note_init},
+    {Py_tp_dealloc, note_dealloc},
+    {Py_tp_methods, note_methods},
+    {Py_tp_getset, note_attributes},
+    {0, NULL},
+};
+
+static PyType_Spec note_spec = {
+    .name = "asyncnn.service.driver._calls.CallNote",
+    .basicsize = sizeof(CallNote),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = note_slots,
+};
 
 static PyMethodDef methods[] = {
     {"begin", (PyCFunction)begin, METH_O, NULL},
@@ -142,9 +266,12 @@ static PyType_Spec spec = {
 static int
 execute(PyObject *module)
 {
-    PyTypeObject *type = add_type(module, &spec);
-    Py_XDECREF((PyObject *)type);
-    return type ? 0 : -1;
+    PyTypeObject *ring = add_type(module, &spec);
+    PyTypeObject *note = ring ? add_type(module, &note_spec) : NULL;
+    bool is_whole = note != NULL;
+    Py_XDECREF((PyObject *)ring);
+    Py_XDECREF((PyObject *)note);
+    return is_whole ? 0 : -1;
 }
 
 NATIVE_MODULE(_calls);

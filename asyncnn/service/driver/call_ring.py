@@ -42,14 +42,15 @@ class PythonCallRing:
         if not self._count:
             raise ValueError("there is no room for a record")
 
-    def begin(self, template: bytes, /) -> int:
+    def begin(self, template: bytes, began_ns: int | None = None, /) -> int:
         """Note a call that begins; see `ICallRing`."""
         if len(template) != TEMPLATE.size:
             raise ValueError("a template of another size")
         self._last = call = self._last + 1
         at = call % self._count * RECORD_BYTES
         _NUMBER.pack_into(self._records, at, 0)
-        began_ns = time.monotonic_ns()
+        if began_ns is None:
+            began_ns = time.monotonic_ns()
         _REST.pack_into(self._records, at + 8, began_ns, 0, PENDING, 0, 0, template)
         _NUMBER.pack_into(self._records, at, call)
         return call
@@ -60,6 +61,30 @@ class PythonCallRing:
         if at is not None:
             ending = time.monotonic_ns(), status
             _ENDING.pack_into(self._records, at + _ENDED, *ending)
+
+
+class PythonCallNote:
+    """Notes a call that comes again in ``ring``, and how each has ended.
+
+    ``call`` is the number of the last one, 0 before there is one.
+
+    :raises ValueError: if the template has another size.
+    """
+
+    def __init__(self, ring: PythonCallRing, template: bytes) -> None:
+        if len(template) != TEMPLATE.size:
+            raise ValueError("a template of another size")
+        self._ring = ring
+        self._template = template
+        self.call = 0
+
+    def begin(self, began_ns: int, /) -> None:
+        """Note that it began at a time of the steady clock."""
+        self.call = self._ring.begin(self._template, began_ns)
+
+    def end(self, status: int, /) -> None:
+        """Note that it has ended."""
+        self._ring.end(self.call, status)
 
 
 def place_of(records: memoryview, call: int) -> int | None:
@@ -85,3 +110,5 @@ def note_result(records: memoryview, call: int, result: int) -> None:
 _built = compiled_module("asyncnn.service.driver._calls", "ASYNCNN_PURE_RING")
 CallRing: type[PythonCallRing] = PythonCallRing if _built is None else _built.CallRing
 """Notes calls; see `PythonCallRing`."""
+CallNote: type[PythonCallNote] = PythonCallNote if _built is None else _built.CallNote
+"""Notes a call that comes again; see `PythonCallNote`."""

@@ -16,29 +16,22 @@ import logging
 import time
 import weakref
 import zlib
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn.burst.slots import IBurstNote
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    BufferToken,
-    ErrorStatus,
-    Memory,
-    Model,
-    Request,
-    RequestArgument,
-)
+from asyncnn.hal.types import ErrorStatus, Memory, Model, Request
 from asyncnn.logs import SparseLogger
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.pools import view
 from asyncnn.memory.shared import create_sealed
 from asyncnn.offload import call_on_thread
 from asyncnn.service import wire
-from asyncnn.service.driver.call_ring import CallRing, flag, note_result
+from asyncnn.service.driver.call_ring import CallNote, CallRing, flag, note_result
 from asyncnn.service.limits import RecordingSettings
 from asyncnn.service.recorded_memory import (
     BLOB,
@@ -59,13 +52,15 @@ from asyncnn.service.recording import (
     RecordedBuffer,
     RecordedDriver,
     RecordedModel,
-    RecordedPool,
     RecordedRequest,
     RecordedRoute,
+    bytes_of,
     digest_of,
     encode,
     encoded_model,
+    pool_of,
     save_memory,
+    tensors_of,
 )
 
 log = SparseLogger(logging.getLogger(__name__))
@@ -216,6 +211,7 @@ class ClientRecorder:
         self._recorder = recorder
         self._whose = pid & 0xFFFFFFFF, connection & 0xFFFFFFFF
         self._models: dict[int, tuple[NotedBlob, NotedBlob | None]] = {}
+        self.ring = recorder.ring
         self.begin = recorder.ring.begin
         self.keeps_tensors = recorder.settings.tensors
         self.end = recorder.ring.end
@@ -275,7 +271,7 @@ class ClientRecorder:
     ) -> NotedBlob:
         """Keep a request for a prepared model of the client."""
         model, _ = self._models.get(prepared, (None, None))
-        pools = tuple(map(_recorded_pool, request.pools))
+        pools = tuple(map(pool_of, request.pools))
         arguments = request.inputs, request.outputs
         content = RecordedRequest(model.number if model else 0, *arguments, pools)
         kept = self._recorder.keep(BlobKind.REQUEST, content)
@@ -317,7 +313,7 @@ class ClientRecorder:
         recorder = self._recorder
         if self.keeps_tensors and kept is not None and status is ErrorStatus.NONE:
             assert kept.request is not None
-            outputs = _tensors(kept.request, kept.request.outputs)
+            outputs = tensors_of(kept.request, kept.request.outputs)
             result = recorder.keep(BlobKind.TENSORS, outputs)
             note_result(recorder.records, call, result.number)
         self.end(call, status)
@@ -356,7 +352,7 @@ class ClientRecorder:
         kind = CallKind.COPY_TO
         if isinstance(message, wire.CopyBufferFrom):
             kind = CallKind.COPY_FROM
-            given = (_bytes(pool, 0, pool.size),) if self.keeps_tensors else ()
+            given = (bytes_of(pool, 0, pool.size),) if self.keeps_tensors else ()
             details = CallDetails(given, buffer=token, dimensions=message.dimensions)
         return self._begin(kind, number=pool.size, details=details)
 
@@ -366,7 +362,7 @@ class ClientRecorder:
         """Note the end of a copy."""
         is_given = status is ErrorStatus.NONE and self.keeps_tensors
         if is_given and isinstance(message, wire.CopyBufferTo):
-            outputs = (_bytes(pool, 0, pool.size),)
+            outputs = (bytes_of(pool, 0, pool.size),)
             result = self._recorder.keep(BlobKind.TENSORS, outputs)
             note_result(self._recorder.records, call, result.number)
         self.ended(call, status)
@@ -383,7 +379,7 @@ class ClientRecorder:
     def _inputs(self, kept: NotedBlob | None) -> tuple[bytes | None, ...]:
         if not self.keeps_tensors or kept is None or kept.request is None:
             return ()
-        return _tensors(kept.request, kept.request.inputs)
+        return tensors_of(kept.request, kept.request.inputs)
 
     def _begin(self, kind: CallKind, **more: Any) -> int:
         return self.begin(self._template(kind, **more))
@@ -423,59 +419,44 @@ class BurstRecorder:
         self._client = client
         self._prepared = prepared
         self._number = number
-        self.begin = client.begin
-        self.end = client.end
-        self.is_plain = not client.keeps_tensors
 
     def request(self, request: Request, measure: int) -> NotedBlob:
         """Keep a request that packets stand for."""
         kind = CallKind.BURST, measure, self._number
         return self._client.request(self._prepared, request, *kind)
 
-    def begin_with(self, kept: Any, deadline: int | None) -> int:
-        """Note an execution with a deadline, or with its inputs."""
-        return self._client.begin_burst(kept, deadline)
-
-    def end_with(self, call: int, status: ErrorStatus, kept: Any) -> None:
-        """Note the end of one, with its outputs."""
-        self._client.ended(call, status, kept)
+    def note(self, about: Any, deadline: int | None = None) -> IBurstNote:
+        """Return what notes executions of a request."""
+        if deadline is None and not self._client.keeps_tensors:
+            return CallNote(self._client.ring, about.template)
+        return BurstNote(self._client, about, deadline)
 
     def cancelled(self, call: int) -> None:
-        """Note that it was cancelled."""
+        """Note that an execution was cancelled."""
         self._client.cancelled(call)
 
 
+class BurstNote:
+    """Notes executions with a deadline, or with tensors; see `CallNote`."""
+
+    def __init__(
+        self, client: ClientRecorder, about: NotedBlob, deadline: int | None
+    ) -> None:
+        self._client = client
+        self._about = about
+        self._deadline = deadline
+        self.call = 0
+
+    def begin(self, began_ns: int, /) -> None:
+        """Note that one begins."""
+        self.call = self._client.begin_burst(self._about, self._deadline)
+
+    def end(self, status: int, /) -> None:
+        """Note that it has ended."""
+        self._client.ended(self.call, ErrorStatus(status), self._about)
+
+
 _NO_DETAILS = CallDetails()
-
-
-def _recorded_pool(pool: Memory | BufferToken) -> RecordedPool:
-    if isinstance(pool, BufferToken):
-        return RecordedPool(pool.token, 0, is_buffer=True)
-    # Pools of one announcement have the same bytes, whoever names them.
-    same = pool if pool.buffer is None else pool.buffer
-    return RecordedPool(id(same), pool.size)
-
-
-def _tensors(
-    request: Request, arguments: Sequence[RequestArgument]
-) -> tuple[bytes | None, ...]:
-    """Return the bytes of arguments, None of those that are not there to be read."""
-    found: list[bytes | None] = []
-    for each in arguments:
-        place = each.location
-        data = None
-        if not each.has_no_value and 0 <= place.pool_index < len(request.pools):
-            pool = request.pools[place.pool_index]
-            if isinstance(pool, Memory):
-                data = _bytes(pool, place.offset, place.length)
-        found.append(data)
-    return tuple(found)
-
-
-def _bytes(pool: Memory, offset: int, length: int) -> bytes | None:
-    if pool.buffer is None or not 0 <= offset <= offset + length <= pool.size:
-        return None
-    return bytes(pool.buffer[offset : offset + length])
 
 
 def _until(deadline: int | None) -> int:

@@ -13,8 +13,9 @@ import numpy as np
 import asyncnn
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.own_devices import own_device
-from asyncnn.hal.types import Operand, OperandType, OperationType
+from asyncnn.hal.types import Operand, OperandType, OperationType, PerformanceInfo
 from asyncnn.runtime.framework import FRAMEWORK
+from asyncnn.runtime.framework.sample_devices import SampleDevice
 from asyncnn.tools.bench.made_models import dense, long_model, tiny_addition
 from asyncnn.tools.stress.bodies import (
     Ready,
@@ -43,6 +44,34 @@ _BATCH = 16
 _DRIVER = b"asyncnn.service.start"
 _REPLACED = "accelerated"
 """Stands for a framework where that is to have a driver of its own."""
+
+_MORTAL = {FRAMEWORK: _REPLACED, "reference": "sample-float-fast"}
+"""What dies in place of these, which are no part of a framework beside its CPU."""
+
+
+class _Adder(SampleDevice):
+    """Additions of floats, better than by any other device."""
+
+    name = "asyncnn-adder"
+    types = (OperandType.FLOAT32, OperandType.TENSOR_FLOAT32)
+    operations = frozenset({OperationType.ADD})
+    figures = PerformanceInfo(0.01, 0.01)
+
+
+@asynccontextmanager
+async def _divided(
+    place: StressPlace, device: asyncnn.Device
+) -> AsyncIterator[asyncnn.Device]:
+    """Open a framework of a device, of one for additions, and of the CPU."""
+    settings = asyncnn.FrameworkSettings(
+        moving_weight=0, chains_drivers=place.rng.random() < 0.5
+    )
+    async with _Adder(OWN_PROCESS) as hal:
+        adder = asyncnn.Device("adder", hal)
+        async with asyncnn.open_devices(
+            adder, device, framework=settings, settings=OWN_PROCESS
+        ) as framework:
+            yield framework
 
 
 async def leaving(place: StressPlace) -> None:
@@ -218,9 +247,8 @@ async def _mortal(
 ) -> AsyncIterator[tuple[asyncnn.Device, Callable[[], Awaitable[object]]]]:
     """Open a device that is one part of a framework, and yield how to end it."""
     name = place.order.device.partition(":")[0]
-    name = _REPLACED if name == FRAMEWORK else name
+    name = _MORTAL.get(name, name)
     if not place.order.is_remote:
-        name = "sample-all" if name == "reference" else name
         device = await asyncnn.open_device(name, settings=OWN_PROCESS)
         try:
             yield device, device.aclose
@@ -242,11 +270,13 @@ async def partitions(place: StressPlace) -> None:
     while not place.is_over:
         async with (
             _mortal(place) as (device, end),
-            asyncnn.open_devices(
-                "sample-minimal", device, settings=OWN_PROCESS
-            ) as framework,
+            _divided(place, device) as framework,
         ):
             model = await framework.prepare(subject.named)
+            outputs = await model.run(subject.samples[0][0])
+            parts = () if outputs.route is None else outputs.route.devices
+            if not {"adder", device.name} <= set(parts):
+                raise NotApplicableError(f"the framework gives it nothing: {parts}")
             tasks = [
                 asyncio.create_task(_run_many(place, Ready(subject, model)))
                 for _ in range(4)
@@ -262,10 +292,10 @@ async def _run_many(place: StressPlace, ready: Ready) -> None:
     subject, model = ready
     for _ in range(place.rng.randrange(1, 20)):
         number = place.rng.randrange(len(subject.samples))
-        subject.check(
-            number, await model.run(subject.samples[number][0]), "in partitions"
-        )
-        place.done("runs")
+        outputs = await model.run(subject.samples[number][0])
+        subject.check(number, outputs, "in partitions")
+        fell_back = outputs.route is not None and outputs.route.fell_back
+        place.done("runs by the CPU" if fell_back else "runs")
 
 
 async def restarts(place: StressPlace) -> None:

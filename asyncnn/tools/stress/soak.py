@@ -155,11 +155,11 @@ def growth_of(
 
     These are cut into ten blocks, whose means a line is laid through; the noise is that
     of its slope with 95 % confidence. Neighbouring values depend on each other, means
-    hardly do. Fewer than twenty values say nothing: the noise is infinite.
+    hardly do. Fewer than twenty values say nothing.
     """
     begin = int(len(values) * _WARM_UP)
     times, kept = np.array(minutes[begin:]) / 60, np.array(values[begin:])
-    slope, noise, most = 0.0, float("inf"), 0.0
+    slope, noise, most, grows = 0.0, None, 0.0, False
     if len(kept) >= 2 * _BLOCKS:
         at, means = (
             np.array([block.mean() for block in np.array_split(each, _BLOCKS)])
@@ -171,6 +171,7 @@ def growth_of(
         noise = _T_95 * float(np.sqrt((left**2).sum() / (_BLOCKS - 2) / spread))
         hours = float(times[-1] - times[0])
         most = _most(name, unit, float(kept.mean()), hours)
+        grows = slope - noise > most
     return Growth(
         name=name,
         unit=unit,
@@ -179,7 +180,7 @@ def growth_of(
         slope=slope,
         noise=noise,
         most=most,
-        grows=slope - noise > most,
+        grows=grows,
     )
 
 

@@ -22,7 +22,7 @@ sessions      | dying:sessions       | kills_clients  | states, copied and reset
 cancels       | dying:cancels        | is_alone       | at any moment, on each path
 partitions    | dying:partitions     | starts_drivers | devices that die below models
 restarts      | dying:restarts       | starts_drivers | supervised drivers killed
-soak          | soak:soaking         | kills_clients  | mixed for long; none may grow
+soak          | soak:soaking         | kills_clients ends_early | mixed for long
 """
 """A name, a body in this folder, what is true of the case, and what it tries."""
 

@@ -48,8 +48,9 @@ class StressRow(msgspec.Struct, frozen=True, kw_only=True):
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """How a quantity has gone during a soak, ``values`` at ``minutes`` since it began.
 
-    ``slope`` is what it gains in an hour after the warm-up, give or take ``noise``. It
-    grows if it gains more than ``most``, noise aside.
+    ``slope`` is what it gains in an hour after the warm-up, give or take ``noise``,
+    which is None if the values are too few. It grows if it gains more than ``most``,
+    noise aside.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     minutes: tuple[float, ...]
     values: tuple[float, ...]
     slope: float
-    noise: float
+    noise: float | None
     most: float
     grows: bool
 
@@ -118,6 +119,8 @@ def page_of(report: StressReport) -> pages.Page:
 
 def growth_text(growth: Growth) -> str:
     """Say what a quantity gains in an hour, and whether that is too much."""
+    if growth.noise is None:
+        return f"{growth.name}: too few values to tell whether it grows"
     verdict = "grows" if growth.grows else "does not grow"
     return (
         f"{growth.name} {verdict}: {growth.slope:+.3g} {growth.unit}/h give or take "

@@ -37,7 +37,7 @@ MOST = {
     ("accelerated", REMOTE): {
         RUN: 18,
         EXECUTION: 18,
-        FENCED: 38,
+        FENCED: 37,
         CALLBACK: 29,
         BURST: 36,
         BURST_IN_PLACE: 31,
