@@ -367,7 +367,7 @@ def _handles_of(_: str) -> Iterator[Try]:
 def _http(_: str) -> Iterator[Try]:
     """Yield what sends a request to a server, and checks that its answer is one."""
     from asyncnn.devices import ReferenceDevice
-    from asyncnn.metrics.endpoint import MetricsEndpoint
+    from asyncnn.metrics import MetricsEndpoint
 
     async def run(data: bytes) -> None:
         reader, writer = await asyncio.open_connection(LOOPBACK, server.port)

@@ -8,15 +8,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from asyncnn.engine.costs import USUAL, estimated_of_graph_ns
-from asyncnn.fmq.layout import RING_OFFSET, Geometry, Pages, QueueBrokenError
-from asyncnn.fmq.ring import OpenRing, PythonRing
+from asyncnn.fmq import (
+    RING_OFFSET,
+    Geometry,
+    OpenRing,
+    Pages,
+    PythonRing,
+    QueueBrokenError,
+)
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import HalVersion, Model
 from asyncnn.hal.validate import model as model_rules
 from asyncnn.hal.validate import validate_model
 from asyncnn.hal.validate.model import is_known
 from asyncnn.pacing import completed
-from asyncnn.runtime.tflite.region import is_hybrid
 from asyncnn.tflite import runnable, scan
 from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import Contents
@@ -73,7 +78,6 @@ def same_file(data: bytes) -> bool:
         ("borders", one.inputs + one.outputs, other.inputs + other.outputs),
         ("name", one.name, other.name),
         ("surprise", runnable.may_surprise(quick), runnable.may_surprise(found)),
-        ("hybrid", is_hybrid(one), is_hybrid(other)),
         ("time", estimated_of_graph_ns(one), estimated_of_graph_ns(other, USUAL)),
         ("signatures", quick.signatures, found.signatures),
         ("buffers", [*quick.buffers], [*found.buffers]),

@@ -16,6 +16,7 @@ import pytest
 from asyncnn.engine.costs import estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.pacing import completed
+from asyncnn.runtime.tflite.region import is_hybrid
 from asyncnn.tflite import scan
 from asyncnn.tools.fuzz.twins import by_python, by_scan, same_file, same_graphs
 from tests.runtime.tflite.cases import const, f32, i8, ramp
@@ -42,6 +43,9 @@ def is_taken(data: bytes) -> bool:
 def check_alike(data: bytes) -> None:
     """Check what is said of a file that the scan takes."""
     assert same_file(data)
+    found, quick = by_python(data), by_scan(data)
+    assert quick is not None
+    assert is_hybrid(quick.graphs[0]) == is_hybrid(found.graphs[0])
 
 
 def layers() -> bytes:
