@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import signal
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -166,8 +167,12 @@ async def test_a_supervisor_writes_the_calls_of_a_driver_that_was_killed(
 
 
 def test_a_process_without_a_recorder_has_no_memory_of_calls() -> None:
-    with pytest.raises(GeneralFailureError, match="records no calls"):
-        open_memory(os.getpid())
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            with pytest.raises(GeneralFailureError, match="records no calls"):
+                open_memory(process.pid)
+        finally:
+            process.kill()
 
 
 async def recorded(path: Path) -> tuple[CallRecord, bytes]:
