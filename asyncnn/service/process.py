@@ -46,9 +46,6 @@ from asyncnn.memory.pages import os_errors
 from asyncnn.pacing import Steps, completed
 from asyncnn.service.limits import RecordingSettings
 
-_LISTENS = "00010000"
-"""Of flags in ``/proc/net/unix``."""
-
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
 
@@ -120,38 +117,6 @@ def peer_of(connection: socket.socket) -> Peer:
     )
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
     return Peer(pid, uid)
-
-
-def driver_pid(path: str | os.PathLike[str]) -> int:
-    """Return the process that serves ``path``, whether it answers or not.
-
-    :raises InvalidArgumentError: if that is no path of a socket.
-    :raises NoDriverError: if there is none.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(socket_address(path))
-        except BlockingIOError:  # so many wait that it takes nobody, as if it hangs
-            return _listener_of(path)
-        except OSError as error:
-            reason = f"no driver serves {os.fspath(path)}: {error.strerror}"
-            raise NoDriverError(reason) from error
-        return peer_of(probe).pid
-
-
-def _listener_of(path: str | os.PathLike[str]) -> int:
-    """Return the process that listens at ``path``, as the kernel's tables have it."""
-    name = socket_address(path).replace("\0", "@")
-    for line in Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines():
-        _, _, _, flags, _, _, inode, *bound = line.split(maxsplit=7)
-        if bound != [name] or flags != _LISTENS:
-            continue
-        for entry in Path("/proc").glob("[0-9]*/fd/*"):
-            with contextlib.suppress(OSError):
-                if os.readlink(entry) == f"socket:[{inode}]":
-                    return int(entry.parts[2])
-    raise NoDriverError(f"nobody is found who serves {os.fspath(path)}")
 
 
 def process_status(pid: int) -> list[bytes]:

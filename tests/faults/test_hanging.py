@@ -19,9 +19,9 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.process import driver_process
 from asyncnn.service.supervision import watch_for_hanging
+from tests.mappings import children
 from tests.networks import FOREVER, addition, counting_up
 from tests.service.limited import limited_driver
-from tests.service.test_supervised import children
 
 X = np.arange(4, dtype=np.float32)
 SOON = Supervision(hang_after=0.6, wait=60.0)

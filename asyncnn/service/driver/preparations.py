@@ -127,8 +127,6 @@ class Preparations(SessionPart):
             if self._recorder is not None:
                 self._recorder.left(callback.call)
             kill(callback)
-        if self._recorder is not None:
-            self._recorder.close()
 
     def finish(
         self, callback: "_Preparing", status: ErrorStatus, model: IPreparedModel | None

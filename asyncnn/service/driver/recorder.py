@@ -254,10 +254,6 @@ class ClientRecorder:
         """Let go of a model."""
         self._models.pop(number, None)
 
-    def close(self) -> None:
-        """Let go of all models: the client has gone."""
-        self._models.clear()
-
     def load(self) -> int:
         """Note that a model is to be loaded; return the number of the call."""
         return self._begin(CallKind.LOAD)
