@@ -26,6 +26,7 @@ from asyncnn.service.driver.server import Server
 from asyncnn.service.start import serve_until_stopped
 from asyncnn.tools.stress.place import (
     Body,
+    CountedCallback,
     NotApplicableError,
     StressOrder,
     StressPlace,
@@ -82,6 +83,7 @@ def main(text: str) -> int:
     try:
         body: Body = imported(order.body)
         asyncio.run(body(place))
+        CountedCallback.check()  # some may have been notified again much later
         place.tell()
     except NotApplicableError as reason:
         place.tell(str(reason), is_skipped=True)

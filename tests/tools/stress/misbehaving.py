@@ -55,6 +55,14 @@ async def is_notified_twice(place: StressPlace) -> None:
     await callback.ended()
 
 
+async def is_notified_again_later(place: StressPlace) -> None:
+    _begun(place)
+    callback = CountedCallback()
+    callback.notify_1_3(ErrorStatus.NONE, (), NO_TIMING)
+    await callback.ended()
+    callback.notify_1_3(ErrorStatus.NONE, (), NO_TIMING)
+
+
 async def ends_early(place: StressPlace) -> None:
     _begun(place)
 

@@ -39,6 +39,7 @@ def tried(case: StressCase, folder: Path, **options: object) -> StressRow:
         ("exits", "CRASH", "status 3", ""),
         ("finds_a_fault", "FAILURE", "a result is wrong", "in finds_a_fault"),
         ("is_notified_twice", "FAILURE", "notified 2 times", ""),
+        ("is_notified_again_later", "FAILURE", "notified 2 times", ""),
         ("ends_early", "FAILURE", "before its time", ""),
     ],
 )
