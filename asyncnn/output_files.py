@@ -48,12 +48,12 @@ def _writing(path: AnyPath, content: bytes | Write, is_private: bool) -> Steps[N
     try:
         if _is_written_in_place(target):
             with open(_open_in_place(path), "wb") as file:
+                if is_private and target.is_file():
+                    os.fchmod(file.fileno(), 0o600)
                 write(file)
             return
-        draft = _new_draft(target)
+        draft = _new_draft(target, is_private)
         try:
-            if is_private:
-                os.chmod(draft, 0o600)
             with open(draft, "wb") as file:
                 write(file)
                 file.flush()
@@ -90,7 +90,7 @@ def _check(path: AnyPath) -> None:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not _is_written_in_place(target):
-            _new_draft(target).unlink()
+            _new_draft(target, is_private=True).unlink()
         elif not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
@@ -104,11 +104,15 @@ def _is_written_in_place(target: Path) -> bool:
     return not target.is_file() or target.is_mount() or not takes_others
 
 
-def _new_draft(target: Path) -> Path:
+def _new_draft(target: Path, is_private: bool) -> Path:
     """Create an empty file beside ``target``, with the mode of that."""
     draft = target.with_name(f".asyncnn-{os.urandom(8).hex()}.tmp")
-    with open(draft, "xb"), suppress(FileNotFoundError):
-        os.chmod(draft, target.stat().st_mode & 0o777)
+    # Whoever may open it once reads all that is written to it later.
+    mode = 0o600 if is_private else 0o666
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    if not is_private:
+        with suppress(FileNotFoundError):
+            os.chmod(draft, target.stat().st_mode & 0o777)
     return draft
 
 

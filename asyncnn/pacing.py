@@ -1,7 +1,8 @@
 """Long work that makes way: in steps that may be left, or by resting beside executions.
 
 A generator of steps yields wherever it may be left for a while. Its driver decides at
-each step whether to go on, and may do so on another thread, or never.
+each step whether to go on, and may do so on another thread, or never. What has no such
+steps looks at a `Pause` at its boundaries.
 
 Threads of one interpreter share it evenly, and an execution of many short operations
 asks for it anew after each of them: beside a thread that never rests, each operation
@@ -25,12 +26,91 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 """Yields between two steps and returns the result."""
 
+CALLS_PER_CHECK = 64
+"""Calls between two readings of the clock."""
+
+YIELD_AFTER_NS = 3_000_000
+"""Nanoseconds of short calls after which others get a turn."""
+
+_YIELD_S = 1e-6
+"""The system makes some 50 us of it: about what it takes to wake a thread."""
+
 TakeTurn: TypeAlias = Callable[[Callable[[], bool]], bool]
 """Tells whether something may be read now.
 
 If not, what it is given is called in a later turn of the loop, and says whether it has
 read something.
 """
+
+
+class Pause:
+    """Asks work to stop at its next boundary, or at the first from ``from_ns`` on.
+
+    ``interrupt`` brings that about where work computes without looking here.
+    ``lanes_each`` is how many lanes there are for each piece of work that runs, 0 if
+    unknown; the work says how many ``threads`` it has made of that.
+    """
+
+    interrupt: Callable[[], None] | None = None
+    requested = False
+    from_ns: int | None = None
+    lanes_each = 0
+    threads = 1
+
+    def request(self) -> None:
+        """Ask for it; from any thread."""
+        self.requested = True
+        # Behind the request, which work looks at after it has set this.
+        interrupt = self.interrupt
+        if interrupt is not None:
+            interrupt()
+
+
+class TimedPause(Pause):
+    """Asks work to stop at its next boundary from some time on, or earlier."""
+
+    from_ns: int
+
+    def __init__(self, from_ns: int) -> None:
+        self.from_ns = from_ns
+
+    @property
+    def requested(self) -> bool:
+        """Whether to stop; costs a look at the clock."""
+        return time.monotonic_ns() >= self.from_ns
+
+    @requested.setter
+    def requested(self, value: bool) -> None:
+        self.from_ns = 0 if value else self.from_ns
+
+
+class ThreadYielder:
+    """Pauses a thread every few milliseconds that it spends on many short calls.
+
+    A thread that computes gives up the interpreter when another has waited for a switch
+    interval in vain. But short operations of NumPy release it for a microsecond or two
+    of their own accord, BLAS on small matrices above all. Each time the thread that
+    waits is woken, finds it taken again, and waits anew, so that the interval never
+    ends: event loops were seen to stand still for 100 ms. So a series of short
+    operations pauses now and then for long enough to be relieved. Longer calls need no
+    pause.
+    """
+
+    __slots__ = ("_calls", "_since_ns")
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._since_ns = time.monotonic_ns()
+
+    def count(self, calls: int) -> None:
+        """Note that so many calls were made; pause if others are due."""
+        self._calls += calls
+        if self._calls < CALLS_PER_CHECK:
+            return
+        self._calls = 0
+        if time.monotonic_ns() - self._since_ns >= YIELD_AFTER_NS:
+            time.sleep(_YIELD_S)
+            self._since_ns = time.monotonic_ns()
 
 
 def completed(steps: Steps[T]) -> T:

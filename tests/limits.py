@@ -10,7 +10,11 @@ import resource
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from asyncnn.service.process import DriverProcess
 
 _ROOT = Path(__file__).parents[1]
 _NOBODY = 64_321
@@ -56,3 +60,14 @@ def become_ordinary() -> None:
 def limit(kind: int, most: int) -> None:
     """Set a soft limit of this process."""
     resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+
+
+@contextmanager
+def lowered(driver: DriverProcess, kind: int, most: int) -> Iterator[None]:
+    """Lower a limit of a driver that runs."""
+    soft, hard = resource.prlimit(driver.pid, kind)
+    resource.prlimit(driver.pid, kind, (most, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(driver.pid, kind, (soft, hard))

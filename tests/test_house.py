@@ -55,6 +55,9 @@ and its work, a family of operations.
 Only among these may two files have one name.
 """
 
+CLOSED = ("fmq", "metrics", "pipeline", "runtime.tflite")
+"""Packages whose modules are private: the package itself has all that others use."""
+
 Graph = Mapping[str, Iterable[str]]
 
 
@@ -132,6 +135,19 @@ def test_no_package_imports_itself_by_way_of_others(imports: Graph) -> None:
     for module, others in imports.items():
         parts[part_of(module)] |= {part_of(other) for other in others}
     assert not circles_of(parts)
+
+
+@pytest.mark.parametrize("package", [f"asyncnn.{name}" for name in CLOSED])
+def test_nothing_reaches_past_a_closed_package(package: str, imports: Graph) -> None:
+    inner = f"{package}."
+    reaching = {
+        module
+        for module, others in imports.items()
+        if module != package and not module.startswith(inner)
+        if any(other.startswith(inner) for other in others)
+    }
+    assert not reaching
+    assert "__all__" in MODULES[package].read_text()
 
 
 def test_what_applications_load_knows_no_tools(imports: Graph) -> None:

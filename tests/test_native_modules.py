@@ -75,7 +75,7 @@ MODULES = (
         "asyncnn.engine._job",
         "ASYNCNN_PURE_JOB",
         "asyncnn.engine.job",
-        "user.Segment is user.PythonSegment",
+        "user.JobSegment is user.PythonSegment",
         ("engine", "devices/litert"),
         tuple(
             f"engine/test_job{part}.py" for part in ("", "_built", "_lanes", "_memory")

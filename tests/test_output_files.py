@@ -31,6 +31,24 @@ def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
     assert path.read_bytes() == b"bytes"
 
 
+def test_what_is_private_is_so_from_the_beginning(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def see(file: BinaryIO) -> None:
+        seen.append(os.fstat(file.fileno()).st_mode & 0o777)
+
+    def change(path: Path, mode: int) -> None:
+        seen.append(path.stat().st_mode & 0o777)
+
+    target.chmod(0o644)
+    monkeypatch.setattr(os, "chmod", change)
+    write_file(target, see, is_private=True)
+    assert set(seen) == {0o600}
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, OSError])
 def test_what_ends_in_the_middle_leaves_the_file_that_was_there(
     target: Path, error: type[BaseException]

@@ -1,4 +1,4 @@
-from asyncnn.runtime.tflite import control_flow
+from asyncnn.runtime.tflite import branches
 from asyncnn.runtime.tflite.importer import CONVERTERS
 from docs.tflite_page import BY_HAND, PAGE, main
 from tests.runtime.tflite.files import NUMBERS
@@ -16,4 +16,4 @@ def test_each_builtin_operator_has_one_line() -> None:
 
 def test_what_is_written_by_hand_is_imported() -> None:
     flow = {name for name in BY_HAND if name not in CONVERTERS}
-    assert flow == set(control_flow.CONVERTERS)
+    assert flow == set(branches.CONVERTERS)

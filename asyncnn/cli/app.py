@@ -52,6 +52,7 @@ COMMANDS = {
         "mlts": ("mlts", "mlts"),
         "graph": ("graph", "graph"),
         "profile": ("profile", "profile"),
+        "fuzz": ("fuzz", "fuzz"),
         "bench": ("app", "benchmarks"),
         "loadgen": ("loadgen", "loadgen"),
         "stress": ("stress", "stress"),

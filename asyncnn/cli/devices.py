@@ -70,9 +70,9 @@ def devices(asked: DevicesOptions) -> None:
             typer.echo(f"default: {report.name}")
     console().print("float32 and quant8: execution time relative to the CPU")
     if asked.socket is None:
-        from asyncnn.engine.job import Port
+        from asyncnn.engine.job import LanePort
 
-        lanes = "native lanes" if Port else "lanes of Python: nothing was compiled"
+        lanes = "native lanes" if LanePort else "lanes of Python: nothing was compiled"
         console().print(f"what an engine computes alone runs on {lanes}")
 
 

@@ -1,5 +1,8 @@
 """``asyncnn record``, ``asyncnn replay``: the last calls of a driver, and again."""
 
+import contextlib
+import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +15,9 @@ if TYPE_CHECKING:
     from asyncnn.tools.replay.differing_calls import ReplayReport
 
 _MOST_ROWS = 20
+
+_LISTENS = "00010000"
+"""Of flags in ``/proc/net/unix``."""
 
 
 class RecordOptions(options.CommandOptions, frozen=True, kw_only=True):
@@ -28,7 +34,7 @@ class RecordOptions(options.CommandOptions, frozen=True, kw_only=True):
 def record(asked: RecordOptions) -> None:
     """Write the last calls of a running driver, also of one that hangs, to a file."""
     from asyncnn.output_files import check_writable
-    from asyncnn.service.process import default_socket_path, driver_pid
+    from asyncnn.service.process import default_socket_path
     from asyncnn.service.recorded_memory import open_memory
     from asyncnn.service.recording import save_memory
 
@@ -36,6 +42,44 @@ def record(asked: RecordOptions) -> None:
     fd = open_memory(driver_pid(asked.socket or default_socket_path()))
     written = save_memory(fd, asked.output)
     typer.echo(f"{options.counted(len(written.calls), 'call')} in {asked.output}")
+
+
+def driver_pid(path: Path) -> int:
+    """Return the process that serves ``path``, whether it answers or not.
+
+    :raises InvalidArgumentError: if that is no path of a socket.
+    :raises NoDriverError: if there is none.
+    """
+    from asyncnn.hal.errors import NoDriverError
+    from asyncnn.service.process import peer_of, socket_address
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(socket_address(path))
+        except BlockingIOError:  # so many wait that it takes nobody, as if it hangs
+            pid = _listener_of(socket_address(path))
+            if pid is None:
+                raise NoDriverError(f"nobody is found who serves {path}") from None
+            return pid
+        except OSError as error:
+            reason = f"no driver serves {path}: {error.strerror}"
+            raise NoDriverError(reason) from error
+        return peer_of(probe).pid
+
+
+def _listener_of(address: str) -> int | None:
+    """Return the process that listens there, as the kernel's tables have it."""
+    name = address.replace("\0", "@")
+    for line in Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines():
+        _, _, _, flags, _, _, inode, *bound = line.split(maxsplit=7)
+        if bound != [name] or flags != _LISTENS:
+            continue
+        for folder in Path("/proc").glob("[0-9]*/fd"):
+            with contextlib.suppress(OSError):  # it has gone, or is another user's
+                if f"socket:[{inode}]" in map(os.readlink, folder.iterdir()):
+                    return int(folder.parent.name)
+    return None
 
 
 class ReplayOptions(options.CommandOptions, frozen=True, kw_only=True):

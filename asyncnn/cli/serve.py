@@ -78,6 +78,7 @@ def serve(asked: ServeOptions) -> None:
     from asyncnn.output_files import check_writable
     from asyncnn.runtime.opening_devices import open_device
     from asyncnn.service import RecordingSettings
+    from asyncnn.service.driver.server import Server
     from asyncnn.service.process import default_socket_path, socket_address
     from asyncnn.service.start import serve_until_stopped
 
@@ -102,7 +103,8 @@ def serve(asked: ServeOptions) -> None:
     )
     noting = recording, given, tuple(asked.extension or ()), asked.device
     publish = partial(
-        serving.server,
+        serving.recording_server,
+        Server,
         noting,
         path=path,
         allowed_uids=tuple(asked.allow_uid or ()),

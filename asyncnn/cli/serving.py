@@ -92,13 +92,14 @@ def weight_of(text: str) -> tuple[int, float]:
         ) from None
 
 
-def server(
+def recording_server(
+    make: Callable[..., Server],
     noting: tuple[RecordingSettings, DeviceSettings, tuple[str, ...], str | None],
     device: IDevice,
     **settings: Any,
 ) -> Server:
     """Return what serves a device and notes calls; see `Server` and `recorder_of`."""
-    return Server(device, recorder=recorder_of(*noting, device), **settings)
+    return make(device, recorder=recorder_of(*noting, device), **settings)
 
 
 @asynccontextmanager

@@ -190,23 +190,21 @@ def with_placed_constants(model: Model, layout: DataLayout) -> Model:
     The data cache takes the place of pool 0, its values that of the operand values.
     """
     pools = [view(memory) for memory in model.pools]
+    copied = OperandLifeTime.CONSTANT_COPY
+    referenced = OperandLifeTime.CONSTANT_REFERENCE
 
     def place(operand: Operand) -> Operand:
         if operand.lifetime not in CONSTANT_LIFETIMES:
             return operand
         at = operand.location
         content = memoryview(model.operand_values)
-        if operand.lifetime == OperandLifeTime.CONSTANT_REFERENCE:
+        if operand.lifetime == referenced:
             content = pools[at.pool_index]
         content = content[at.offset : at.offset + at.length]
         is_data, offset = layout.place(content, is_numbers=operand.type in _NUMBERS)
         return replace(
             operand,
-            lifetime=(
-                OperandLifeTime.CONSTANT_REFERENCE
-                if is_data
-                else OperandLifeTime.CONSTANT_COPY
-            ),
+            lifetime=referenced if is_data else copied,
             location=DataLocation(offset=offset, length=at.length),
         )
 

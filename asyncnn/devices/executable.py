@@ -28,7 +28,7 @@ class Executable:
     """What all executions of one prepared model have in common, and have taught.
 
     ``spreading`` decides on threads, if there may be several. ``cost`` is as in
-    `Job`; ``cancel`` stops one, also while it waits for its plan. Kernels run
+    `Work`; ``cancel`` stops one, also while it waits for its plan. Kernels run
     within ``computing``, on any number of threads at a time. It ``goes_native`` once an
     engine has computed one. ``result`` is what the last that succeeded unmeasured was
     awaited for. ``lessons`` have yet to be learnt; while it ``is_young``, none wait.

@@ -24,7 +24,7 @@ _NOTHING = Request((), (), ())
 _DONE = ExecutionResult(_NONE, (), NO_TIMING)
 
 
-class Owner(Protocol):
+class FencedRuns(Protocol):
     """The fenced executions of a device; see `FencedExecutions`."""
 
     open: "set[FencedExecution]"
@@ -46,7 +46,7 @@ class FencedExecution(FencedRun, Run):
     was run at once. From its end on it keeps nothing that it has worked on.
     """
 
-    owner: Owner
+    owner: FencedRuns
     gate: Gate | None = None
     is_scheduled = False
     _asked_perf_ns = 0

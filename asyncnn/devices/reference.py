@@ -35,7 +35,7 @@ from asyncnn.devices.statistics import (
 )
 from asyncnn.devices.support import supporting
 from asyncnn.engine.delegation import Delegate
-from asyncnn.engine.job import Port
+from asyncnn.engine.job import LanePort
 from asyncnn.extensions import Extensions
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, ForkedError
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
@@ -360,7 +360,7 @@ class InProcessDevice(BaseDevice):
             policy=settings.policy,
             stuck_after_s=settings.stuck_after_s,
             filled_or_freed=self._status_listeners.tell_soon,
-            make_port=Port,
+            make_port=LanePort,
         )
         scheduler.call_when_idle(settings.idle_after_s, self._release_idle)
         return scheduler

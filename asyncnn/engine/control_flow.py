@@ -1,8 +1,8 @@
 """IF and WHILE: operations that run other subgraphs.
 
-Each is a small state machine. Given the frame that has just finished, or None at the
-start, `resume` returns the next frame to run; None means that the operation is done
-and its outputs are in the slots of the frame that it belongs to.
+Each is a small state machine. Given the bound plan that has just finished, or None
+at the start, `resume` returns the next one to run; None means that the operation is
+done and its outputs are in the slots of the plan that it belongs to.
 """
 
 import time
@@ -12,64 +12,64 @@ from collections.abc import Sequence
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import store
 from asyncnn.engine.program import Program
-from asyncnn.engine.workspace import Frame, shapes_of
+from asyncnn.engine.workspace import BoundPlan, shapes_of
 from asyncnn.hal.errors import GeneralFailureError, MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType
 
 
 class ControlFlow(ABC):
-    """One IF or WHILE of ``frame`` under way."""
+    """One IF or WHILE of ``bound`` under way."""
 
-    def __init__(self, program: Program, frame: Frame, step: Step) -> None:
+    def __init__(self, program: Program, bound: BoundPlan, step: Step) -> None:
         self._program = program
-        self._frame = frame
+        self._outer = bound
         self._step = step
 
     @abstractmethod
-    def resume(self, finished: Frame | None) -> Frame | None:
-        """Return the next frame to run, None at the end."""
+    def resume(self, finished: BoundPlan | None) -> BoundPlan | None:
+        """Return the next bound plan to run, None at the end."""
 
     def _subgraph(self, position: int) -> int:
         """Return the number of the subgraph that input ``position`` refers to."""
         index = self._step.inputs[position]
-        return self._frame.plan.subgraph.operands[index].location.offset
+        return self._outer.plan.subgraph.operands[index].location.offset
 
     def _arguments(self, first: int) -> list[Array | None]:
-        return [self._frame.slots[index] for index in self._step.inputs[first:]]
+        return [self._outer.slots[index] for index in self._step.inputs[first:]]
 
     def _enter(
         self,
         number: int,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
-    ) -> Frame:
+    ) -> BoundPlan:
         plan = self._program.plan(shapes_of(inputs), number)
-        return Frame(self._program.acquire(plan), inputs, outputs)
+        return BoundPlan(self._program.acquire(plan), inputs, outputs)
 
     def _store(self, outputs: Sequence[Array | None]) -> None:
         """Put the results in their places, without a copy where they are there."""
-        operands = self._frame.plan.subgraph.operands
+        operands = self._outer.plan.subgraph.operands
         type_ = self._step.operation.type
         for index, output in zip(self._step.outputs, outputs, strict=True):
             if output is None:
                 raise GeneralFailureError(f"{type_.name} gives an omitted value")
-            store(self._frame.slots, index, output, operands[index], type_)
+            store(self._outer.slots, index, output, operands[index], type_)
 
 
 class If(ControlFlow):
     """Runs subgraph 1 or 2 on the inputs from 3 on, as the condition says."""
 
-    def resume(self, finished: Frame | None) -> Frame | None:
+    def resume(self, finished: BoundPlan | None) -> BoundPlan | None:
         """Run the branch, then take its outputs."""
         if finished is not None:
             self._store(finished.outputs())
             return None
-        condition = self._frame.slots[self._step.inputs[0]]
+        condition = self._outer.slots[self._step.inputs[0]]
         if condition is None:
             raise GeneralFailureError("the condition of IF is omitted")
         branch = self._subgraph(1 if condition.reshape(-1)[0] else 2)
-        places = [self._frame.slots[index] for index in self._step.outputs]
+        places = [self._outer.slots[index] for index in self._step.outputs]
         return self._enter(branch, self._arguments(3), places)
 
 
@@ -82,9 +82,9 @@ class While(ControlFlow):
     """
 
     def __init__(
-        self, program: Program, frame: Frame, step: Step, timeout_ns: int
+        self, program: Program, bound: BoundPlan, step: Step, timeout_ns: int
     ) -> None:
-        super().__init__(program, frame, step)
+        super().__init__(program, bound, step)
         self._timeout_ns = timeout_ns
         self._started_ns = time.monotonic_ns()
         self._condition = self._subgraph(0)
@@ -96,7 +96,7 @@ class While(ControlFlow):
         self._owned = False
         self._in_body = False
 
-    def resume(self, finished: Frame | None) -> Frame | None:
+    def resume(self, finished: BoundPlan | None) -> BoundPlan | None:
         """Alternate between condition and body."""
         if finished is None:
             return self._test()
@@ -114,7 +114,7 @@ class While(ControlFlow):
         self._in_body = True
         return self._enter(self._body, self._state, self._spare)
 
-    def _test(self) -> Frame:
+    def _test(self) -> BoundPlan:
         self._in_body = False
         return self._enter(self._condition, self._state, [None])
 
@@ -132,9 +132,9 @@ class While(ControlFlow):
 
 
 def begin(
-    program: Program, frame: Frame, step: Step, loop_timeout_ns: int
+    program: Program, bound: BoundPlan, step: Step, loop_timeout_ns: int
 ) -> ControlFlow:
     """Return the state machine of ``step``, which is an IF or a WHILE."""
     if step.operation.type is OperationType.IF:
-        return If(program, frame, step)
-    return While(program, frame, step, loop_timeout_ns)
+        return If(program, bound, step)
+    return While(program, bound, step, loop_timeout_ns)

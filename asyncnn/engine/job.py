@@ -1,14 +1,14 @@
 """Runs of plans that an engine computes alone: one call, without the interpreter lock.
 
-A `Segment` is a graph of an engine that a function of C runs, or a kernel that is one.
-A `Job` is a straight plan of such segments, made once for a workspace. Each argument of
-a segment is an array of the run, by the number of its port, or memory of the
-workspace's own.
+A `JobSegment` is a graph of an engine that a function of C runs, or a kernel that is
+one. A `Job` is a straight plan of such segments, made once for a workspace. Each
+argument of a segment is an array of the run, by the number of its port, or memory of
+the workspace's own.
 All numbers and sizes are checked as the job is made; the arrays of a run are when it
 begins. Then the interpreter lock is given up until all segments have run.
 
-``_job.c`` has both. Where that was not built, `Segment` is `PythonSegment` and there is
-no `Job`: the segments are run one by one (`PlanExecution`), which computes the same.
+``_job.c`` has both. Where that was not built, `JobSegment` is `PythonSegment` and there
+is no `Job`: the segments are run one by one (`PlanExecution`), which computes the same.
 ``ASYNCNN_PURE_JOB=1`` asks for that.
 
 **Where an engine reads and writes.** An array of up to `COPIED_BYTES` is copied from or
@@ -274,43 +274,6 @@ class IControl(Protocol):
         ...
 
 
-class ILane(Protocol):
-    """A thread for runs of jobs; it ends when it is closed, or freed."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether there is no thread any more."""
-
-    def close(self) -> None:
-        """Have the thread end as soon as it has nothing to run."""
-
-
-Ended: TypeAlias = tuple[Any, int | BaseException | None, int, int, int]
-"""The token of a run that a lane has left; how it ended, or what `IJob.run` raises.
-
-Then when the lane began and ended it, on the steady clock, and its processor time, in
-nanoseconds. What is to be offered again is `PAUSED`. `RunFields` that have come to
-their end know all this: they have ended as None.
-"""
-
-
-class IPort(Protocol):
-    """Where lanes leave what has ended, and write to an eventfd that never blocks."""
-
-    def lane(self, name: str, nice: int = 0) -> ILane:
-        """Start a lane, with a name for the system's tools and a nice value.
-
-        :raises OSError: if there can be none.
-        """
-        ...
-
-    def drain(self, ended: list[Ended], /) -> None:
-        """Read from that, and add what has ended, in this order."""
-
-    def bring(self, ended: list[Ended], look: Callable[[], object], /) -> object:
-        """Do that, then call ``look``: one call for the loop."""
-
-
 class IJob(Protocol):
     """Segments that run one after the other; it has the turns of all meanwhile."""
 
@@ -339,7 +302,7 @@ class IJob(Protocol):
 
     def offer(
         self,
-        lane: ILane,
+        lane: "ILane",
         token: object,
         arrays: Sequence[Array | None],
         control: IControl,
@@ -407,22 +370,24 @@ MUST_END: int | None = None if _built is None else _built.MUST_END
 """Address of the function of C that says by its flag if a run is to end."""
 
 if TYPE_CHECKING:
-    Segment = PythonSegment
+    from asyncnn.qos.native_lanes import ILane, ILanePort
+
+    JobSegment = PythonSegment
     RunFields = PythonRunFields
     made = python_made
     Control: Callable[[], IControl]
     Job: Callable[[tuple[Placed, ...], int], IJob] | None
-    Port: Callable[[int], IPort] | None
+    LanePort: Callable[[int], ILanePort] | None
 else:
-    Segment = PythonSegment if _built is None else _built.Segment
+    JobSegment = PythonSegment if _built is None else _built.Segment
     RunFields = PythonRunFields if _built is None else _built.RunFields
     made = python_made if _built is None else _built.made
     Control = None if _built is None else _built.Control
     Job = None if _built is None else _built.Job
-    Port = None if _built is None else _built.Port
+    LanePort = None if _built is None else _built.Port
 
 
-class KernelSegment(Segment):
+class KernelSegment(JobSegment):
     """A `NativeKernel` as a part of a job."""
 
     _is_closing = False

@@ -13,16 +13,16 @@ from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
 from typing import Any, ClassVar, TypeAlias
 
-from asyncnn.engine.boundaries import IPause
 from asyncnn.engine.control_flow import ControlFlow
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import run_dynamic_step
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.program import Program
-from asyncnn.engine.workspace import Call, Frame, Workspace
+from asyncnn.engine.workspace import BoundPlan, Call, Workspace
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import Inputs, InterruptibleRun, Outputs, Run, TiledRun
+from asyncnn.pacing import Pause
 from asyncnn.tracing import active, recording_to
 
 Observed: TypeAlias = tuple[
@@ -49,18 +49,18 @@ class Observation:
         self.observe = observe
         self._runs: dict[int, tuple[Workspace, list[Run | None]]] = {}
 
-    def runs(self, frame: Frame) -> list[Run | None]:
-        """Return runs in the place of a frame's own calls; they last.
+    def runs(self, bound: BoundPlan) -> list[Run | None]:
+        """Return runs in the place of a bound plan's own calls; they last.
 
-        A workspace serves many frames: each round of a loop, each execution.
+        A workspace serves many bound plans: each round of a loop, each execution.
         """
-        workspace, plan = frame.workspace, frame.plan
+        workspace, plan = bound.workspace, bound.plan
         known = self._runs.get(id(workspace))
         if known is None:
             observe = self.observe
             runs = [
                 None if call is None else observed_run(call[0], plan, step, observe)
-                for step, call in zip(plan.steps, frame.calls, strict=True)
+                for step, call in zip(plan.steps, bound.calls, strict=True)
             ]
             known = self._runs[id(workspace)] = workspace, runs
         return known[1]
@@ -115,43 +115,43 @@ class ObservedExecution(PlanExecution):
         self.observation = observation or Observation(lambda step: None)
         self._entered_ns: list[int] = []
 
-    def _begin(self, pause: IPause) -> bool:
+    def _begin(self, pause: Pause) -> bool:
         has_begun = super()._begin(pause)
         if has_begun:
-            self._watch(self._frames[-1])
+            self._watch(self._bound_plans[-1])
         return has_begun
 
-    def _enter(self, frame: Frame) -> None:
+    def _enter(self, bound: BoundPlan) -> None:
         self._entered_ns.append(perf_counter_ns())
-        super()._enter(frame)
+        super()._enter(bound)
 
     def _continue(
-        self, frame: Frame, control: ControlFlow, following: Frame | None
+        self, bound: BoundPlan, control: ControlFlow, following: BoundPlan | None
     ) -> None:
         if following is not None:
             self._watch(following)
         else:
-            step, slots = frame.plan.steps[frame.position], frame.slots
+            step, slots = bound.plan.steps[bound.position], bound.slots
             inputs = [slots[index] for index in step.inputs]
             outputs = [slots[index] for index in step.outputs]
             times_ns = self._entered_ns.pop(), perf_counter_ns()
-            self.observation.observe((frame.plan, step, inputs, outputs, *times_ns))
-        super()._continue(frame, control, following)
+            self.observation.observe((bound.plan, step, inputs, outputs, *times_ns))
+        super()._continue(bound, control, following)
 
-    def _watch(self, frame: Frame) -> None:
-        """Replace the calls of ``frame`` by ones that report themselves."""
-        steps = frame.plan.steps
-        frame.calls = frame.calls.copy()  # a straight plan's are its workspace's
-        for position, run in enumerate(self.observation.runs(frame)):
-            call = frame.calls[position]
+    def _watch(self, bound: BoundPlan) -> None:
+        """Replace the calls of ``bound`` by ones that report themselves."""
+        steps = bound.plan.steps
+        bound.calls = bound.calls.copy()  # a straight plan's are its workspace's
+        for position, run in enumerate(self.observation.runs(bound)):
+            call = bound.calls[position]
             if run is not None and call is not None:
-                frame.calls[position] = run, call[1], call[2]
+                bound.calls[position] = run, call[1], call[2]
             elif steps[position].operation.type not in CONTROL_FLOW:
-                frame.calls[position] = self._dynamic(frame, steps[position])
+                bound.calls[position] = self._dynamic(bound, steps[position])
 
-    def _dynamic(self, frame: Frame, step: Step) -> Call:
+    def _dynamic(self, bound: BoundPlan, step: Step) -> Call:
         """Return a call of a step that is prepared when its turn comes."""
-        plan, slots = frame.plan, frame.slots
+        plan, slots = bound.plan, bound.slots
         observe = self.observation.observe
 
         def run(_: Inputs, __: Outputs) -> None:

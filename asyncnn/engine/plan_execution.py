@@ -7,24 +7,19 @@ which one call runs. `run_bound` and `run_straight` run it in one go.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context
 from functools import partial
 from typing import ClassVar
 
-from asyncnn.engine.boundaries import (
-    CALLS_PER_CHECK,
-    MOST_INTERRUPTED,
-    QUIET,
-    IPause,
-    ThreadYielder,
-    Unpaused,
-)
+import numpy as np
+
 from asyncnn.engine.control_flow import ControlFlow, begin
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import has_learnt_shapes, run_dynamic_step
 from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.program import Program
-from asyncnn.engine.workspace import Call, Frame, Workspace, outputs_for
+from asyncnn.engine.workspace import BoundPlan, Call, Workspace, outputs_for
 from asyncnn.hal.errors import (
     AsyncnnError,
     MissedDeadlineTransientError,
@@ -44,7 +39,16 @@ from asyncnn.kernels.kernel import (
     Outputs,
     TiledRun,
 )
-from asyncnn.pacing import Stepwise
+from asyncnn.pacing import CALLS_PER_CHECK, Pause, Stepwise, ThreadYielder
+
+MOST_INTERRUPTED = 4
+"""Times that one call of another engine is interrupted, and begun anew, for a pause."""
+
+QUIET = Context()
+"""Here NumPy does not complain of overflow and the like. Running something in a copy
+takes a tenth of what `numpy.errstate` does around it.
+"""
+QUIET.run(np.seterr, all="ignore")
 
 
 class PlanExecution:
@@ -88,7 +92,7 @@ class PlanExecution:
         self._tiles: Iterator[None] | None = None
         self._at_step: Step | None = None
         self._longest: tuple[int, Step | None] = 0, None
-        self._frames: list[Frame] = []
+        self._bound_plans: list[BoundPlan] = []
         self._waiting: list[ControlFlow] = []
         is_brief = plan.is_straight and len(plan.steps) < CALLS_PER_CHECK
         self._yielder = None if is_brief else ThreadYielder()
@@ -99,7 +103,7 @@ class PlanExecution:
         self._arrays: Sequence[Array | None] = ()
         self.outputs: list[Array] = []
 
-    def advance(self, pause: IPause | None = None) -> bool:
+    def advance(self, pause: Pause | None = None) -> bool:
         """Run until the end, or until ``pause`` is requested; True at the end.
 
         Some of the work is done in any case, so that repeated calls come to the end.
@@ -108,21 +112,21 @@ class PlanExecution:
             execution is aborted. It cannot be advanced again then.
         """
         if pause is None:
-            pause = Unpaused()
+            pause = Pause()
         if self._deadline_ns is not None and self._job is None:
             self._since_ns = time.monotonic_ns()
         try:
-            is_new = not self._frames and self._job is None
+            is_new = not self._bound_plans and self._job is None
             if is_new and not self._begin(pause):
                 return False
             if self._job is not None:
                 return self._run_job(self._job, pause)
             if not self._plan.is_straight:
                 return QUIET.copy().run(self._run, pause)
-            (frame,) = self._frames
-            if not QUIET.copy().run(self._run_frame, frame, pause, False):
+            (bound,) = self._bound_plans
+            if not QUIET.copy().run(self._run_plan, bound, pause, False):
                 return False
-            self.outputs = frame.outputs()
+            self.outputs = bound.outputs()
             self.close()
             return True
         except BaseException:
@@ -133,8 +137,8 @@ class PlanExecution:
         """Give the workspaces back; the execution has ended."""
         self._tiles = self._making = None
         self._waiting.clear()
-        while self._frames:
-            self._program.release(self._frames.pop().workspace)
+        while self._bound_plans:
+            self._program.release(self._bound_plans.pop().workspace)
         workspace, self._begun = self._begun, None
         if workspace is not None:
             self._program.release(workspace)
@@ -158,7 +162,7 @@ class PlanExecution:
             longest = taken_ns, self._at_step
         return longest_of(self._control, self._plan, longest)
 
-    def _begin(self, pause: IPause) -> bool:
+    def _begin(self, pause: Pause) -> bool:
         """Bind a workspace; False if paused before there is one."""
         if self._abort_status is not None or self._deadline_ns is not None:
             self._check()
@@ -178,7 +182,9 @@ class PlanExecution:
             or (self._control is None and pause.threads > 1)
         ):
             self._begun = None
-            self._frames.append(Frame(workspace, self._inputs, self._given_outputs))
+            self._bound_plans.append(
+                BoundPlan(workspace, self._inputs, self._given_outputs)
+            )
             return True
         self._begun, self._job, self.is_job = workspace, workspace.job, True
         self._control = self._control or Control()
@@ -187,7 +193,7 @@ class PlanExecution:
         self._since_ns = 0  # from here on the control measures
         return True
 
-    def _run_job(self, job: IJob, pause: IPause) -> bool:
+    def _run_job(self, job: IJob, pause: Pause) -> bool:
         """Run it from where its control is; False if paused before the end."""
         control = self._control
         assert control is not None
@@ -213,30 +219,30 @@ class PlanExecution:
             self.close()
         return outcome == DONE
 
-    def _run(self, pause: IPause) -> bool:
-        """Run the innermost frame; go in and out of control flow as it demands."""
+    def _run(self, pause: Pause) -> bool:
+        """Run the innermost bound plan; go in and out of control flow as it demands."""
         may_pause = False
         while True:
-            frame = self._frames[-1]
-            if frame.position < len(frame.calls):
-                if not self._run_frame(frame, pause, may_pause):
+            bound = self._bound_plans[-1]
+            if bound.position < len(bound.calls):
+                if not self._run_plan(bound, pause, may_pause):
                     return False
                 may_pause = True
-                if frame.position < len(frame.calls):
-                    self._enter(frame)
-            elif not self._leave(frame):
+                if bound.position < len(bound.calls):
+                    self._enter(bound)
+            elif not self._leave(bound):
                 return True
 
-    def _run_frame(self, frame: Frame, pause: IPause, may_pause: bool) -> bool:
+    def _run_plan(self, bound: BoundPlan, pause: Pause, may_pause: bool) -> bool:
         """Run up to the end or the next IF or WHILE; False if paused before.
 
         Without ``may_pause`` the first step is not left for later.
         """
-        calls, steps = frame.calls, frame.plan.steps
-        first = frame.position
+        calls, steps = bound.calls, bound.plan.steps
+        first = bound.position
         yielder = self._yielder
         for position in range(first, len(calls)):
-            frame.position = position
+            bound.position = position
             if yielder is not None and not (position + 1) % CALLS_PER_CHECK:
                 yielder.count(CALLS_PER_CHECK)
             if pause.requested and may_pause:
@@ -260,50 +266,50 @@ class PlanExecution:
                 elif step.operation.type in CONTROL_FLOW:
                     return True
                 elif not run_dynamic_step(
-                    *(step, frame.slots, frame.plan.subgraph.operands),
+                    *(step, bound.slots, bound.plan.subgraph.operands),
                     partial(self._run_elsewhere, pause=pause),
                 ):
                     return False
                 elif has_learnt_shapes(step.operation):
-                    self._program.forget(frame.plan)
+                    self._program.forget(bound.plan)
             except AsyncnnError:
                 raise
             except Exception as error:
-                raise failed_at(frame.plan, position, error) from error
-        frame.position = len(calls)
+                raise failed_at(bound.plan, position, error) from error
+        bound.position = len(calls)
         if yielder is not None:
             yielder.count((len(calls) - first) % CALLS_PER_CHECK)
         return True
 
-    def _enter(self, frame: Frame) -> None:
-        """Begin the IF or WHILE that ``frame`` has come to."""
-        step = frame.plan.steps[frame.position]
-        control = begin(self._program, frame, step, _clamped(self._loop_timeout_ns))
-        self._continue(frame, control, control.resume(None))
+    def _enter(self, bound: BoundPlan) -> None:
+        """Begin the IF or WHILE that ``bound`` has come to."""
+        step = bound.plan.steps[bound.position]
+        control = begin(self._program, bound, step, _clamped(self._loop_timeout_ns))
+        self._continue(bound, control, control.resume(None))
 
-    def _leave(self, frame: Frame) -> bool:
-        """Return from a finished frame to what waits for it; False at the end."""
-        self._frames.pop()
-        if not self._frames:
-            self.outputs = frame.outputs()
-            self._program.release(frame.workspace)
+    def _leave(self, bound: BoundPlan) -> bool:
+        """Return from a finished plan to what waits for it; False at the end."""
+        self._bound_plans.pop()
+        if not self._bound_plans:
+            self.outputs = bound.outputs()
+            self._program.release(bound.workspace)
             return False
         control = self._waiting.pop()
-        following = control.resume(frame)
-        self._program.release(frame.workspace)
-        self._continue(self._frames[-1], control, following)
+        following = control.resume(bound)
+        self._program.release(bound.workspace)
+        self._continue(self._bound_plans[-1], control, following)
         return True
 
     def _continue(
-        self, frame: Frame, control: ControlFlow, following: Frame | None
+        self, bound: BoundPlan, control: ControlFlow, following: BoundPlan | None
     ) -> None:
         if following is None:
-            frame.position += 1
+            bound.position += 1
         else:
-            self._frames.append(following)
+            self._bound_plans.append(following)
             self._waiting.append(control)
 
-    def _must_stop(self, pause: IPause) -> bool:
+    def _must_stop(self, pause: Pause) -> bool:
         return pause.requested or self._abort_status is not None or self._is_late
 
     @property
@@ -328,7 +334,7 @@ class PlanExecution:
             raise MissedDeadlineTransientError("the deadline passed")
 
     def _run_tiles(
-        self, run: TiledRun, inputs: Inputs, outputs: Outputs, pause: IPause
+        self, run: TiledRun, inputs: Inputs, outputs: Outputs, pause: Pause
     ) -> bool:
         """Begin or go on with an operation in tiles; False if paused between two."""
         tiles = self._tiles or run.tiles(inputs, outputs)
@@ -342,7 +348,7 @@ class PlanExecution:
         return True
 
     def _run_elsewhere(
-        self, run: InterruptibleRun, inputs: Inputs, outputs: Outputs, pause: IPause
+        self, run: InterruptibleRun, inputs: Inputs, outputs: Outputs, pause: Pause
     ) -> bool:
         """Have another engine compute; False if it was interrupted for a pause.
 

@@ -1,8 +1,8 @@
-"""The buffers of one execution at a time, and the frame of a plan that runs in them.
+"""The buffers of one execution at a time, and a plan that is bound to run in them.
 
 A `Workspace` has the arena, scratch memory and kernel instances of a plan. They are
 allocated at the first execution rather than at preparation, and kept for the next. A
-`Frame` is a plan under way: the arrays of its operands, its bound calls, the next step.
+`BoundPlan` is a plan under way: the arrays of its operands, its calls, the next step.
 """
 
 import math
@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from asyncnn.engine.arena import align
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import Slots
-from asyncnn.engine.job import IJob, Job, KernelSegment, Placed, Segment
+from asyncnn.engine.job import IJob, Job, JobSegment, KernelSegment, Placed
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
@@ -166,7 +166,7 @@ class Workspace:
                 if segments:
                     yield
                 segment = run.segment()
-            if not isinstance(segment, Segment):
+            if not isinstance(segment, JobSegment):
                 return None
             inputs, outputs = (
                 tuple(_argument(index, numbers, self.slots) for index in indexes)
@@ -284,7 +284,7 @@ def outputs_for(plan: Plan, given: Sequence[Array | None]) -> list[Any]:
     return arrays
 
 
-class Frame:
+class BoundPlan:
     """Binds a workspace to arrays for the inputs and outputs of its plan.
 
     An input of None is omitted; for outputs see `outputs_for`. Steps of a straight plan

@@ -60,7 +60,7 @@ DATA_DEPENDENT = frozenset(
 What a file with one says of lengths of outputs may hold for one run only.
 """
 
-Port: TypeAlias = tuple[AnyOperandType, Dimensions, float, int]
+RegionPort: TypeAlias = tuple[AnyOperandType, Dimensions, float, int]
 """Type, dimensions, scale and zero point of an input or output of a region.
 
 A length of 0 is open, as are all axes if there are no dimensions. A tensor of the
@@ -145,8 +145,8 @@ def type_of(extension: str, dtype: np.dtype[np.generic]) -> AnyOperandType:
 def region_model(
     extension: str,
     graph: Memory,
-    inputs: Sequence[Port | Array],
-    outputs: Sequence[Port],
+    inputs: Sequence[RegionPort | Array],
+    outputs: Sequence[RegionPort],
 ) -> Model:
     """Return the model of one region, whose graph is all bytes of ``graph``.
 
@@ -251,7 +251,7 @@ def _given(model: Model, extension: Extension, operand: Operand) -> Dimensions |
     )
 
 
-def _operand(port: Port, lifetime: OperandLifeTime, consumers: int) -> Operand:
+def _operand(port: RegionPort, lifetime: OperandLifeTime, consumers: int) -> Operand:
     type_, dimensions, scale, zero_point = port
     return Operand(
         type_,

@@ -54,20 +54,28 @@ stands for sizes that never fit; waiting in vain is a `TimeoutError`.
 """
 
 from asyncnn.fmq.layout import (
+    RING_OFFSET,
+    Geometry,
     MemoryOrderError,
+    Pages,
     QueueBrokenError,
     QueueBusyError,
     QueueClosedError,
 )
 from asyncnn.fmq.poller import LoopPoller, Served
 from asyncnn.fmq.queue import MessageQueue
-from asyncnn.fmq.ring import IS_COMPILED, Spans
+from asyncnn.fmq.ring import IS_COMPILED, OpenRing, PythonRing, Spans
 
 __all__ = (
     "IS_COMPILED",
+    "RING_OFFSET",
+    "Geometry",
     "LoopPoller",
     "MemoryOrderError",
     "MessageQueue",
+    "OpenRing",
+    "Pages",
+    "PythonRing",
     "QueueBrokenError",
     "QueueBusyError",
     "QueueClosedError",

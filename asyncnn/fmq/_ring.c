@@ -167,8 +167,9 @@ unread_bytes(Ring *self, uint64_t *unread)
 static bool
 room_bytes(Ring *self, uint64_t *room)
 {
-    uint64_t unread = self->written - load(self, READ); /* [space] */
-    if (!is_possible(self, unread)) {
+    uint64_t read = load(self, READ), unread = self->written - read; /* [space] */
+    /* One that is ahead of what was written is so by less than a ring if it wraps. */
+    if (read > self->written || !is_possible(self, unread)) {
         break_ring(self, unread);
         return false;
     }

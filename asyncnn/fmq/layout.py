@@ -48,6 +48,8 @@ READ, WRITTEN, READER_SLEEPS, WRITER_SLEEPS = 0, 16, 32, 48
 """Indices of the words, each of 8 bytes."""
 
 RING_OFFSET = 4096
+"""Where the ring begins in the file, in bytes."""
+
 MAX_RING_BYTES = 1 << 26
 """Bytes of a ring at most; the HAL's bursts have 1024 elements of 24 bytes."""
 

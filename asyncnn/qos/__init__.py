@@ -66,6 +66,7 @@ error of the scheduler's: it becomes the status that the work ends with.
 ('NONE', 6, 1)
 """
 
+from asyncnn.pacing import Pause
 from asyncnn.qos.accounting import (
     BOUNDS_NS,
     LatencyHistogram,
@@ -79,7 +80,6 @@ from asyncnn.qos.work import (
     LOCAL,
     OWN_USER,
     Client,
-    Pause,
     User,
     Work,
     acting_for,

@@ -22,18 +22,11 @@ from typing import Any
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.offload import start_thread
+from asyncnn.pacing import Pause, TimedPause
 from asyncnn.qos.inbox import LoopInbox
 from asyncnn.qos.native_lanes import ILanePort, NativeLane, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
-from asyncnn.qos.work import (
-    OUTSIDE,
-    RUNNING,
-    SUSPENDED,
-    Pause,
-    TimedPause,
-    Work,
-    fail_with,
-)
+from asyncnn.qos.work import OUTSIDE, RUNNING, SUSPENDED, Work, fail_with
 
 LOW = Priority.LOW
 

@@ -29,23 +29,39 @@ LONGEST_END_S = 10.0
 
 
 Ended: TypeAlias = tuple[Any, int | BaseException | None, int, int, int]
-"""A lane that has come back, how, when it began and ended, and its processor time.
+"""The token of a run that a lane has left; how it ended, or what it raises.
 
-None stands for an end that its work knows all of.
+Then when the lane began and ended it, on the steady clock, and its processor time, in
+nanoseconds. None stands for an end that the run itself knows all of.
 """
 
 
-class ILanePort(Protocol):
-    """Where native lanes leave what has ended; see `asyncnn.engine.job`."""
+class ILane(Protocol):
+    """A thread for runs of jobs; it ends when it is closed, or freed."""
 
-    def lane(self, name: str, nice: int = 0) -> Any:
-        """Start a lane."""
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no thread any more."""
+
+    def close(self) -> None:
+        """Have the thread end as soon as it has nothing to run."""
+
+
+class ILanePort(Protocol):
+    """Where lanes leave what has ended, and write to an eventfd that never blocks."""
+
+    def lane(self, name: str, nice: int = 0) -> ILane:
+        """Start a lane, with a name for the system's tools and a nice value.
+
+        :raises OSError: if there can be none.
+        """
+        ...
 
     def drain(self, ended: list[Ended], /) -> None:
-        """Add what has come back."""
+        """Read from that, and add what has ended, in this order."""
 
     def bring(self, ended: list[Ended], look: Callable[[], object], /) -> object:
-        """Add what has come back, then call ``look``."""
+        """Do that, then call ``look``: one call for the loop."""
         self.drain(ended)
         return look()
 

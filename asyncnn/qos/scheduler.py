@@ -14,6 +14,7 @@ from functools import partial
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, closed_error
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
+from asyncnn.pacing import Pause
 from asyncnn.qos.accounting import (
     MOST_ENDED,
     LateCounts,
@@ -27,7 +28,7 @@ from asyncnn.qos.native_lanes import ILanePort
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
-from asyncnn.qos.work import RUNNING, Client, Pause, Work, fail_with
+from asyncnn.qos.work import RUNNING, Client, Work, fail_with
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from asyncnn.pacing import Pause
 from asyncnn.qos.accounting import WorkAccounting, WorkStatistics
 from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.qos.lanes import Lanes
 from asyncnn.qos.run_queue import RunQueue
-from asyncnn.qos.work import Client, JobState, Pause, Work
+from asyncnn.qos.work import Client, JobState, Work
 
 logger = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from asyncnn.hal.errors import (
     shortage_of,
 )
 from asyncnn.hal.types import ErrorStatus, Priority
+from asyncnn.pacing import Pause
 from asyncnn.qos.accounting import WorkAccounting
 from asyncnn.qos.virtual_time import Share, Shares
 
@@ -137,7 +138,7 @@ class JobState(Enum):
 OUTSIDE, WAITING, RUNNING, SUSPENDED = JobState
 
 
-class Job:
+class QueueEntry:
     """A piece of work as the `RunQueue` sees it.
 
     ``deadline_ns`` is an absolute time of the steady clock, None if there is none.
@@ -189,7 +190,7 @@ class Job:
         )
 
 
-JobT = TypeVar("JobT", bound=Job)
+JobT = TypeVar("JobT", bound=QueueEntry)
 
 
 _FIRST = -1
@@ -281,48 +282,7 @@ class ClientAccount(Share, Generic[JobT]):
 logger = logging.getLogger(__name__)
 
 
-class Pause:
-    """Asks work to stop at its next boundary, or at the first from ``from_ns`` on.
-
-    ``interrupt`` brings that about where work computes without looking here.
-    ``lanes_each`` is how many lanes there are for each piece of work that runs, 0 if
-    unknown; the work says how many ``threads`` it has made of that.
-    """
-
-    interrupt: Callable[[], None] | None = None
-    requested = False
-    from_ns: int | None = None
-    lanes_each = 0
-    threads = 1
-
-    def request(self) -> None:
-        """Ask for it; from any thread."""
-        self.requested = True
-        # Behind the request, which work looks at after it has set this.
-        interrupt = self.interrupt
-        if interrupt is not None:
-            interrupt()
-
-
-class TimedPause(Pause):
-    """Asks work to stop at its next boundary from some time on, or earlier."""
-
-    from_ns: int
-
-    def __init__(self, from_ns: int) -> None:
-        self.from_ns = from_ns
-
-    @property
-    def requested(self) -> bool:
-        """Whether to stop; costs a look at the clock."""
-        return time.monotonic_ns() >= self.from_ns
-
-    @requested.setter
-    def requested(self, value: bool) -> None:
-        self.from_ns = 0 if value else self.from_ns
-
-
-class Work(Job, ABC):
+class Work(QueueEntry, ABC):
     """Something to run on a lane, that is finished exactly once: on the event loop.
 
     What was submitted by `Scheduler.submit_threadsafe` is finished where it ends.

@@ -17,6 +17,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,
+    in_one_line,
 )
 from asyncnn.hal.slices import ByteSource, joined
 from asyncnn.memory.descriptors import Descriptor
@@ -187,7 +188,7 @@ def decode_to_driver(data: Received, error: AsyncnnError | None = None) -> FromC
         if size > MAX_BOUND_BYTES and type(message) is BindRequest:
             raise InvalidArgumentError("a request is too large to be bound")
     except _UNDECODABLE as failure:
-        raise InvalidArgumentError(f"not a message to a driver: {failure}") from failure
+        raise _undecodable("driver", failure) from failure
     return cast("ToDriver", message)
 
 
@@ -227,7 +228,12 @@ def decode_to_client(data: Received, _: AsyncnnError | None = None) -> ToClient:
     try:
         return _to_client.decode(data)
     except _UNDECODABLE as error:
-        raise InvalidArgumentError(f"not a message to a client: {error}") from error
+        raise _undecodable("client", error) from error
+
+
+def _undecodable(whom: str, error: Exception) -> InvalidArgumentError:
+    """Return what is logged of bytes of the other end, which the error may quote."""
+    return InvalidArgumentError(in_one_line(f"not a message to a {whom}: {error}"))
 
 
 def encode_given(message: ToDriver) -> bytes:

@@ -119,22 +119,6 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(pid, uid)
 
 
-def driver_pid(path: str | os.PathLike[str]) -> int:
-    """Return the process that serves ``path``, whether it answers or not.
-
-    :raises InvalidArgumentError: if that is no path of a socket.
-    :raises NoDriverError: if there is none.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(socket_address(path))
-        except OSError as error:
-            reason = f"no driver serves {os.fspath(path)}: {error.strerror}"
-            raise NoDriverError(reason) from error
-        return peer_of(probe).pid
-
-
 def process_status(pid: int) -> list[bytes]:
     """Return what the kernel says of a process, after its name; nothing if it does not.
 

@@ -13,6 +13,7 @@ checksum, and what refers to one that is gone does so in vain.
 import contextlib
 import os
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from enum import IntEnum, IntFlag
@@ -43,6 +44,9 @@ BLOB = struct.Struct("<QIIII")
 """Number, kind, length, checksum, nothing. Then come the bytes, up to 8 at a time."""
 
 MAX_HALF_BYTES = 2**31
+MOST = 2**63 - 1
+"""Of a number in a template."""
+
 PENDING = -1
 """Status of a call that has not ended."""
 
@@ -117,6 +121,16 @@ class Noted(NamedTuple):
 def aligned(length: int) -> int:
     """Return the bytes that a blob of a length takes up, with what it begins with."""
     return BLOB.size + (length + 7 & ~7)
+
+
+def until(deadline: int | None) -> int:
+    """Return how long it is to a deadline, 0 if it has passed, -1 if there is none."""
+    return -1 if deadline is None else max(0, none_or(deadline - time.monotonic_ns()))
+
+
+def none_or(duration: int | None) -> int:
+    """Return a duration as templates have it."""
+    return -1 if duration is None else min(duration, MOST)
 
 
 def read_memory(fd: int) -> Noted:

@@ -9,7 +9,7 @@ in it only if the driver was to keep them.
 import hashlib
 import os
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -20,9 +20,9 @@ from asyncnn.hal.slices import SlicedModel, joined, sliced
 from asyncnn.hal.types import (
     BufferRole,
     BufferToken,
+    DataLocation,
     Memory,
     Model,
-    Request,
     RequestArgument,
 )
 from asyncnn.input_files import read_input
@@ -111,6 +111,8 @@ class RecordedRoute(msgspec.Struct, frozen=True, array_like=True):
 
 Tensors = Annotated[tuple[bytes | None, ...], Few]
 """Bytes of arguments, None of those that were not kept."""
+
+Pools: TypeAlias = Sequence[Memory | BufferToken]
 
 
 class CallDetails(msgspec.Struct, frozen=True, array_like=True):
@@ -230,27 +232,39 @@ def pool_of(pool: Memory | BufferToken) -> RecordedPool:
     return RecordedPool(id(same), pool.size)
 
 
+def whole(pool: Memory) -> RequestArgument:
+    """Return an argument that is all of the first pool."""
+    return RequestArgument(False, DataLocation(0, 0, pool.size))
+
+
 def tensors_of(
-    request: Request, arguments: Sequence[RequestArgument]
-) -> tuple[bytes | None, ...]:
-    """Return the bytes of arguments, None of those that are not there to be read."""
+    pools: Pools, arguments: Sequence[RequestArgument], most_bytes: int
+) -> Tensors | None:
+    """Return the bytes of arguments, None of those that are not there to be read.
+
+    Return None if they are more than ``most_bytes``.
+    """
     found: list[bytes | None] = []
     for each in arguments:
         place = each.location
         data = None
-        if not each.has_no_value and 0 <= place.pool_index < len(request.pools):
-            pool = request.pools[place.pool_index]
+        if not each.has_no_value and 0 <= place.pool_index < len(pools):
+            pool = pools[place.pool_index]
             if isinstance(pool, Memory):
-                data = bytes_of(pool, place.offset, place.length)
-        found.append(data)
+                data = _viewed(pool, place.offset, place.offset + place.length)
+        # Before it is copied: all arguments of a request may be the same bytes.
+        most_bytes -= 0 if data is None else len(data)
+        if most_bytes < 0:
+            return None
+        found.append(None if data is None else bytes(data))
     return tuple(found)
 
 
-def bytes_of(pool: Memory, offset: int, length: int) -> bytes | None:
+def _viewed(pool: Memory, start: int, end: int) -> memoryview | None:
     """Return bytes of a pool; None if it is not mapped, or has not as many."""
-    if pool.buffer is None or not 0 <= offset <= offset + length <= pool.size:
+    if pool.buffer is None or not 0 <= start <= end <= pool.size:
         return None
-    return bytes(pool.buffer[offset : offset + length])
+    return pool.buffer[start:end]
 
 
 _head = msgspec.msgpack.Decoder(SlicedModel).decode
@@ -303,7 +317,7 @@ def _call_of(
     noted: NotedCall, first_ns: int, found: dict[BlobKind, dict[int, Any]]
 ) -> RecordedCall:
     has_ended = noted.ended_ns >= noted.began_ns
-    flags = CallFlag(noted.flags & (CallFlag.CANCELLED | CallFlag.LEFT))
+    flags = CallFlag(noted.flags & sum(CallFlag))
     if noted.details and noted.details not in found[BlobKind.DETAILS]:
         flags |= CallFlag.PARTIAL
     call = RecordedCall(
@@ -362,7 +376,11 @@ def read_record(path: str | os.PathLike[str]) -> CallRecord:
         record = _decode(content)
     except _WRONG as error:
         raise InvalidArgumentError(f"{where} is no recording: {error}") from error
-    total = sum(p.size for r in record.requests.values() for p in r.pools)
+    # Many requests name the same pools, and copies of a connection have theirs.
+    pools = {(p.number, p.size) for r in record.requests.values() for p in r.pools}
+    copies = (CallKind.COPY_TO, CallKind.COPY_FROM)
+    pools |= {(-c.connection, c.number) for c in record.calls if c.kind in copies}
+    total = sum(size for _, size in pools)
     if total > _MOST_BYTES:
         raise InvalidArgumentError(f"{where} has pools of {total} bytes")
     return record

@@ -62,7 +62,7 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
 _LOOKS = 4
 """How often a driver is asked within `Supervision.hang_after`, all but once in vain.
 
-A stop of this process itself, which lets any timer pass, makes one of them vain.
+A stop of this process, or a loop that is busy with other things, makes none vain.
 """
 
 

@@ -3,7 +3,6 @@
 import os
 import random
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
@@ -31,6 +30,7 @@ from tests.burst.ends import (
     result_of,
     served,
 )
+from tests.mappings import resident_bytes
 from tests.networks import addition
 from tests.places import PLACES, device_at
 
@@ -94,11 +94,6 @@ MANY = int(os.environ.get("ASYNCNN_FUZZ_PACKETS", "100000"))
 
 WARM_UP = 1000
 """Packets after which memory is not to grow any more."""
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def random_packet(random_: random.Random, valid: list[bytes]) -> bytes:

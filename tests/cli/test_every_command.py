@@ -25,7 +25,15 @@ Command = Callable[..., Ran]
 NUMBER = re.compile(r"(--[a-z-]+) .*?(?:<int|<float|<list.int|INTEGER|FLOAT)")
 """An option of a number in a line of help."""
 
-WITHOUT_NUMBERS = {"demo", "inspect", "devices", "capabilities", "graph"}
+WITHOUT_NUMBERS = {
+    "demo",
+    "inspect",
+    "devices",
+    "capabilities",
+    "graph",
+    "record",
+    "replay",
+}
 MODEL = asyncnn.bundled_file("digits_float.asyncnn")
 
 

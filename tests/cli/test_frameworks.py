@@ -38,7 +38,7 @@ def test_all_devices_are_listed(asyncnn_command: Command) -> None:
 def test_it_is_told_which_lanes_engines_have(
     asyncnn_command: Command, monkeypatch: pytest.MonkeyPatch, is_built: bool
 ) -> None:
-    monkeypatch.setattr("asyncnn.engine.job.Port", object if is_built else None)
+    monkeypatch.setattr("asyncnn.engine.job.LanePort", object if is_built else None)
     told = "native lanes" if is_built else "lanes of Python: nothing was compiled"
     assert f"alone runs on {told}" in asyncnn_command("devices").out
 

@@ -1,7 +1,10 @@
 """``asyncnn record`` and ``asyncnn replay``: files, exit codes, words."""
 
 import asyncio
+import contextlib
 import json
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +13,12 @@ import numpy as np
 import pytest
 
 import asyncnn
+from asyncnn.cli.replay import driver_pid
+from asyncnn.hal.errors import NoDriverError
 from asyncnn.service import RecordingSettings
 from asyncnn.service.recording import read_record, write_record
 from tests.cli.conftest import Ran
+from tests.service.raw import RawClient
 from tests.service.recorders import EVERYTHING, noted_by, recording_driver
 
 Command = Callable[..., Ran]
@@ -100,3 +106,18 @@ def test_a_running_driver_is_recorded(asyncnn_command: Command, tmp_path: Path) 
     assert ran.status == 0, ran
     assert ran.out.startswith("1 call in ")
     assert len(read_record(tmp_path / "x.calls").calls) == 1
+
+
+def test_a_driver_that_takes_nobody_any_more_is_found(tmp_path: Path) -> None:
+    path, waiting = tmp_path / "socket", []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        listening.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting.append(RawClient.connect(path))
+        assert driver_pid(path) == os.getpid()
+    for each in waiting:
+        each.close()
+    with pytest.raises(NoDriverError):
+        driver_pid(path)

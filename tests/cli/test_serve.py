@@ -15,7 +15,8 @@ from asyncnn.cli.serve import ServeOptions
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.runtime.opening_devices import connect
-from asyncnn.service import ServiceLimits, UserLimits
+from asyncnn.service import RecordingSettings, ServiceLimits, UserLimits
+from asyncnn.service.driver.recorder import CallRecorder
 from asyncnn.service.driver.server import MAX_CONNECTIONS
 from asyncnn.service.process import driver_process
 from asyncnn.tools.demo import model_path
@@ -174,9 +175,14 @@ def test_its_options_are_those_of_the_server(
     options += ("--trust-same-uid", "--trust-regions", "--max-connections", 9)
     options += ("--limit", "ServiceLimits.max_bursts=3")
     options += ("--limit", "UserLimits.max_bursts=4")
+    options += ("--record", 7, "--record-tensors")
     ran = asyncnn_command("serve", "--socket", path, *options)
     assert ran.status == 2
     assert "enough" in ran.err
+    recorder = asked.pop("recorder")
+    assert isinstance(recorder, CallRecorder)
+    recorder.close()
+    assert recorder.settings == RecordingSettings(calls=7, tensors=True)
     assert asked == {
         "path": path,
         "allowed_uids": (7, 8),

@@ -1,7 +1,6 @@
 """Devices that the same behaviour is expected of, and the calls that carry it."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -73,9 +72,3 @@ async def until_running(device: Device, is_running: bool = True) -> None:
             if bool(statistics.executions.running) == is_running:
                 return
             await asyncio.sleep(0.001)
-
-
-def children() -> set[int]:
-    """Return the processes that this one has started."""
-    path = Path(f"/proc/self/task/{os.getpid()}/children")
-    return {int(pid) for pid in path.read_text().split()}

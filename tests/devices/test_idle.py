@@ -2,12 +2,10 @@
 
 import asyncio
 import gc
-import os
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +19,7 @@ from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, MeasureTiming
 from tests.devices.test_execution import request_for
 from tests.devices.test_quality_of_service import prepare
+from tests.mappings import resident_bytes
 from tests.measuring import best_of
 from tests.networks import chain
 from tests.waits import until
@@ -30,11 +29,6 @@ pytestmark = pytest.mark.alone
 IDLE_S = 0.05
 SETTINGS = DeviceSettings(inline_below_us=0, idle_after_s=IDLE_S)
 SIDE = 1024
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def lane_threads() -> list[str]:

@@ -1,7 +1,6 @@
 """What a driver process costs while nobody asks anything of it."""
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.process import running_driver
+from tests.mappings import resident_bytes
 from tests.networks import chain
 
 pytestmark = pytest.mark.exhaustive
@@ -28,11 +28,6 @@ def cpu_ns(pid: int) -> int:
     """Return the processor time of all its threads."""
     stats = [(thread / "schedstat").read_text() for thread in threads_of(pid)]
     return sum(int(stat.split()[0]) for stat in stats)
-
-
-def resident_bytes(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 async def work(prepared: PreparedModel) -> None:

@@ -18,7 +18,8 @@ from asyncnn.hal.types import Priority
 from asyncnn.memory.pools import from_buffer
 from asyncnn.qos import Client, acting_for
 from asyncnn.service import Supervision
-from tests.devices.conftest import children, until_running
+from tests.devices.conftest import until_running
+from tests.mappings import children
 from tests.runtime.tflite.importing import region_of_tflite
 from tests.runtime.tflite.test_regions import dense_layers
 

@@ -27,25 +27,10 @@ from asyncnn.pacing import Pace, Steps
 from asyncnn.qos import LOCAL, Pause, WorkAccounting
 from asyncnn.qos.work import fail_with
 from tests.devices.test_execution import request_for
+from tests.engine.scripted import PauseAfter
 from tests.networks import chain
 
 X = np.arange(16, dtype=np.float32)
-
-
-class PauseAfter(Pause):
-    """Asks for a pause after some boundaries."""
-
-    def __init__(self, boundaries: int) -> None:
-        self._left = boundaries
-
-    @property
-    def requested(self) -> bool:
-        self._left -= 1
-        return self._left < 0
-
-    @requested.setter
-    def requested(self, value: bool) -> None:
-        raise NotImplementedError
 
 
 class Reported:

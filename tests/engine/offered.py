@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from asyncnn.engine import job as jobs
-from asyncnn.engine.job import Control, Ended, IControl, ILane, Job
+from asyncnn.engine.job import Control, IControl, Job
 from asyncnn.hal.operations.bound import Array
 from asyncnn.qos import Pause
+from asyncnn.qos.native_lanes import Ended, ILane
 from tests.engine.scripted import BuiltGraph, arrays, engine
 
 LIMIT_S = 20
@@ -22,8 +23,8 @@ class Desk:
     def __init__(self) -> None:
         engine()
         self.fd = os.eventfd(0, os.EFD_NONBLOCK)
-        assert jobs.Port is not None
-        self.port = jobs.Port(self.fd)
+        assert jobs.LanePort is not None
+        self.port = jobs.LanePort(self.fd)
         self.lanes: list[ILane] = []
         self.ended: dict[Any, Ended] = {}
 

@@ -19,14 +19,21 @@ import pytest
 from asyncnn.devices.compiled_graph import CompiledGraph, CompiledTensor
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
-from asyncnn.engine.job import FLAG_BYTES, MUST_END, Bound, PythonSegment, Telling
-from asyncnn.engine.job import Segment as BuiltSegment
+from asyncnn.engine.job import (
+    FLAG_BYTES,
+    MUST_END,
+    Bound,
+    JobSegment,
+    PythonSegment,
+    Telling,
+)
 from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import Operand, OperationType
 from asyncnn.kernels.kernel import InterruptibleRun, Scratch
+from asyncnn.pacing import Pause
 from asyncnn.runtime.builder import ModelBuilder
 from tests.networks import F32
 
@@ -34,6 +41,19 @@ SOURCE = Path(__file__).with_name("scripted_engine.c")
 
 INTERRUPTED = 100
 """The status of a run that has seen its flag."""
+
+
+class PauseAfter(Pause):
+    """Asks for a pause after some boundaries."""
+
+    def __init__(self, boundaries: int, threads: int = 1) -> None:
+        self.threads = threads
+        self._left = boundaries
+
+    @property
+    def requested(self) -> bool:  # type: ignore[override]
+        self._left -= 1
+        return self._left < 0
 
 
 @cache
@@ -128,10 +148,10 @@ class PythonGraph(_Scripted, PythonSegment, CompiledGraph):
     kind = PythonSegment
 
 
-class BuiltGraph(_Scripted, BuiltSegment, CompiledGraph):
+class BuiltGraph(_Scripted, JobSegment, CompiledGraph):
     """One that is run by what was compiled, if that was."""
 
-    kind = BuiltSegment
+    kind = JobSegment
 
 
 Graph: TypeAlias = PythonGraph | BuiltGraph

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import PlanExecution, Program, plan_execution
-from asyncnn.engine.boundaries import IPause
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -17,6 +16,7 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 from asyncnn.hal.validate import validate_model
+from asyncnn.pacing import Pause
 
 F32, I32, B8 = (
     OperandType.TENSOR_FLOAT32,
@@ -194,10 +194,10 @@ class TestWhile:
         execution = PlanExecution(program, plan, inputs, [None, None])
         seen: set[int] = set()
 
-        class Spy(IPause):
+        class Spy(Pause):
             @property
             def requested(self) -> bool:  # type: ignore[override]
-                slots = execution._frames[-1].slots
+                slots = execution._bound_plans[-1].slots
                 if len(slots) == 7 and slots[6] is not None:
                     seen.add(slots[6].ctypes.data)
                 return False
@@ -209,7 +209,7 @@ class TestWhile:
     def test_pauses_inside_the_body(self) -> None:
         execution = launch(while_model((3,)), scalar(0), X, scalar(5))
 
-        class Every(IPause):
+        class Every(Pause):
             turn = 0
 
             @property

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.boundaries import MOST_INTERRUPTED
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
-from asyncnn.engine.plan_execution import run_straight
+from asyncnn.engine.plan_execution import MOST_INTERRUPTED, run_straight
 from asyncnn.hal.errors import (
     GeneralFailureError,
     MissedDeadlineTransientError,

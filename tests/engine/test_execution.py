@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.boundaries import IPause
 from asyncnn.engine.plan_execution import run_straight
 from asyncnn.hal.errors import (
     GeneralFailureError,
@@ -15,6 +14,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.offload import switching_at_least_every
+from tests.engine.scripted import PauseAfter
 from tests.networks import addition, chain
 
 X = np.arange(16, dtype=np.float32)
@@ -24,18 +24,6 @@ def launch(program: Program, *, deadline_ns: int | None = None) -> PlanExecution
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
     return PlanExecution(program, plan, [X], [None], deadline_ns=deadline_ns)
-
-
-class PauseAfter(IPause):
-    """Requests a pause after some boundaries."""
-
-    def __init__(self, boundaries: int) -> None:
-        self._left = boundaries
-
-    @property
-    def requested(self) -> bool:  # type: ignore[override]
-        self._left -= 1
-        return self._left < 0
 
 
 @pytest.mark.parametrize("boundaries", [1, 2, 7])

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.engine.boundaries import MOST_INTERRUPTED
 from asyncnn.engine.job import COPIED_BYTES, Job
-from asyncnn.engine.plan_execution import PlanExecution, run_bound
+from asyncnn.engine.plan_execution import MOST_INTERRUPTED, PlanExecution, run_bound
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -25,8 +24,8 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.kernels.kernel import MOST_ATTEMPTS
+from asyncnn.pacing import TimedPause
 from asyncnn.qos import Pause
-from asyncnn.qos.work import TimedPause
 from tests.engine.scripted import (
     INTERRUPTED,
     Chain,

@@ -14,7 +14,6 @@ from weakref import ref
 import numpy as np
 import pytest
 
-from asyncnn.engine.boundaries import MOST_INTERRUPTED
 from asyncnn.engine.job import (
     COPIED_BYTES,
     DONE,
@@ -22,14 +21,15 @@ from asyncnn.engine.job import (
     PAUSED,
     STOPPED,
     Control,
-    Ended,
     IControl,
     Job,
 )
+from asyncnn.engine.plan_execution import MOST_INTERRUPTED
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import MOST_ATTEMPTS
 from asyncnn.qos import Pause
+from asyncnn.qos.native_lanes import Ended
 from tests.engine.offered import LIMIT_S, Desk, Links
 from tests.engine.scripted import INTERRUPTED, BuiltGraph, arrays, is_untouched
 from tests.forks import in_child_blocking

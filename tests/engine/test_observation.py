@@ -25,7 +25,7 @@ from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tracing import active, recording_to
-from tests.devices.test_work import PauseAfter
+from tests.engine.scripted import PauseAfter
 from tests.engine.test_control_flow import X, if_model, scalar, while_model
 from tests.engine.test_delegation import ADD, MUL, RELU, Kernels, network
 from tests.engine.test_tiles import PROGRAMS

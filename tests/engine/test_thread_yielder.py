@@ -6,8 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from asyncnn.engine import PlanExecution, Program, boundaries
-from asyncnn.engine.boundaries import CALLS_PER_CHECK, YIELD_AFTER_NS, ThreadYielder
+from asyncnn import pacing
+from asyncnn.engine import PlanExecution, Program
+from asyncnn.pacing import CALLS_PER_CHECK, YIELD_AFTER_NS, ThreadYielder
 from tests.measuring import best_of
 from tests.networks import chain
 
@@ -18,8 +19,8 @@ class Sleeps:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.now_ns = 0
-        monkeypatch.setattr(boundaries.time, "sleep", self._sleep)
-        monkeypatch.setattr(boundaries.time, "monotonic_ns", lambda: self.now_ns)
+        monkeypatch.setattr(pacing.time, "sleep", self._sleep)
+        monkeypatch.setattr(pacing.time, "monotonic_ns", lambda: self.now_ns)
 
     def _sleep(self, delay_s: float) -> None:
         self.count += 1

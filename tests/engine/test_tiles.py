@@ -15,7 +15,7 @@ from asyncnn.hal.types import (
     OperationType,
 )
 from asyncnn.runtime.builder import ModelBuilder
-from tests.engine.test_execution import PauseAfter
+from tests.engine.scripted import PauseAfter
 
 ROWS, WIDTH = 4096, 64
 

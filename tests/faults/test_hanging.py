@@ -16,11 +16,12 @@ import pytest
 from asyncnn import Supervision, connect
 from asyncnn.hal.errors import DriverDiedError, InvalidArgumentError
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.process import driver_process
 from asyncnn.service.supervision import watch_for_hanging
+from tests.mappings import children
 from tests.networks import FOREVER, addition, counting_up
 from tests.service.limited import limited_driver
-from tests.service.test_supervised import children
 
 X = np.arange(4, dtype=np.float32)
 SOON = Supervision(hang_after=0.6, wait=60.0)
@@ -115,6 +116,19 @@ async def test_one_that_computes_for_long_is_left_alone(tmp_path: Path) -> None:
         assert not run.done()
         assert device.hal.label == first  # type: ignore[attr-defined]
         run.cancel()
+
+
+async def test_one_that_answers_while_the_loop_is_busy_is_heard(tmp_path: Path) -> None:
+    with driver_process(tmp_path / "driver.sock") as driver:
+        async with RemoteDevice(driver.path) as device:
+            answering = asyncio.create_task(device.answers(0.2))
+            for _ in range(3):
+                await asyncio.sleep(0)
+                time.sleep(0.25)  # noqa: ASYNC251
+            assert await answering
+            os.kill(driver.pid, signal.SIGSTOP)
+            assert not await device.answers(0.2)
+            os.kill(driver.pid, signal.SIGCONT)
 
 
 class AskedDriver:

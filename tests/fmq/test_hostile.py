@@ -76,6 +76,15 @@ def test_an_impossible_read_counter_closes_the_writer(
     assert ends.writer.is_closed
 
 
+def test_a_read_counter_before_the_beginning_closes_the_writer(
+    ends: Ends, words: memoryview
+) -> None:
+    words[READ] = (1 << 64) - QUANTUM
+    with pytest.raises(QueueBrokenError, match="unread"):
+        ends.writer.available_to_write()
+    assert ends.writer.is_closed
+
+
 @pytest.mark.parametrize("word", [READ, WRITTEN])
 def test_counters_about_to_overflow_are_refused_at_once(
     ends: Ends, words: memoryview, word: int

@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from asyncnn.memory.shared import allocate, allocate_blob
 from tests.memory.foreign import leaks, pool_of, sent, traces
 
 DATA = bytes(range(256)) * 40
+OUTSIDE = InvalidArgumentError, "not within a file"
+PARTS_OUTSIDE = ((0, len(DATA) + 1), (9, len(DATA)), (-1, 5), (0, -1))
 
 
 @pytest.fixture
@@ -106,45 +109,30 @@ class TestMapFile:
         assert not leaks(before)
 
     @pytest.mark.parametrize(
-        ("offset", "length"), [(0, len(DATA) + 1), (9, len(DATA)), (-1, 5), (0, -1)]
+        ("asked", "options", "error", "words"),
+        [
+            *(
+                ("data", {"offset": offset, "length": length}, *OUTSIDE)
+                for offset, length in PARTS_OUTSIDE
+            ),
+            ("data", {"offset": len(DATA) + 1}, *OUTSIDE),
+            ("nothing", {}, GeneralFailureError, "nothing: No such file"),
+            (".", {}, InvalidArgumentError, "a directory"),
+            ("fifo", {}, InvalidArgumentError, "not a regular file"),
+            ("closed", {}, GeneralFailureError, "Bad file descriptor"),
+            ("fd", {"writable": True}, GeneralFailureError, "Permission denied"),
+        ],
     )
-    def test_bytes_outside_of_the_file_are_refused(
-        self, file: Path, offset: int, length: int
+    def test_what_cannot_be_mapped_is_refused(
+        self, file: Path, fd: int, asked: str, options: Any, error: Any, words: str
     ) -> None:
+        os.mkfifo(file.parent / "fifo")
+        closed = os.dup(fd)
+        os.close(closed)
+        place = {"closed": closed, "fd": fd}.get(asked, file.parent / asked)
         before = traces()
-        with pytest.raises(InvalidArgumentError, match="not within a file"):
-            map_file(file, offset, length)
-        assert not leaks(before)
-
-    def test_an_offset_behind_the_end_is_refused(self, file: Path) -> None:
-        with pytest.raises(InvalidArgumentError, match="not within a file"):
-            map_file(file, len(DATA) + 1)
-
-    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(GeneralFailureError, match="nothing: No such file"):
-            map_file(tmp_path / "nothing")
-
-    def test_a_directory_is_refused(self, tmp_path: Path) -> None:
-        before = traces()
-        with pytest.raises(InvalidArgumentError, match="a directory"):
-            map_file(tmp_path)
-        assert not leaks(before)
-
-    def test_a_fifo_is_refused_at_once(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "fifo")
-        with pytest.raises(InvalidArgumentError, match="not a regular file"):
-            map_file(tmp_path / "fifo")
-
-    def test_a_closed_descriptor_is_refused(self, file: Path) -> None:
-        descriptor = os.open(file, os.O_RDONLY)
-        os.close(descriptor)
-        with pytest.raises(GeneralFailureError, match="Bad file descriptor"):
-            map_file(descriptor)
-
-    def test_a_read_only_descriptor_cannot_be_mapped_for_writing(self, fd: int) -> None:
-        before = traces()
-        with pytest.raises(GeneralFailureError, match="Permission denied"):
-            map_file(fd, writable=True)
+        with pytest.raises(error, match=words):
+            map_file(place, **options)
         assert not leaks(before)
 
 

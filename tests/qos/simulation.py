@@ -15,7 +15,7 @@ from pathlib import Path
 
 from asyncnn.hal.types import Priority
 from asyncnn.qos.run_queue import Policy, RunQueue
-from asyncnn.qos.work import Client, Job
+from asyncnn.qos.work import Client, QueueEntry
 
 _TIMES = json.loads((Path(__file__).parent / "service_times.json").read_bytes())
 
@@ -28,7 +28,7 @@ MODELS_NS: dict[str, tuple[int, ...]] = {
 LONGEST_OPERATION_NS = max(map(max, MODELS_NS.values()))
 
 
-class SimulatedJob(Job):
+class SimulatedJob(QueueEntry):
     """An execution of a model that has come to operation ``position``."""
 
     __slots__ = (

@@ -13,7 +13,7 @@ from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Client, Scheduler, acting_for
 from asyncnn.qos.native_lanes import NativeLane
-from asyncnn.qos.work import Job, Pause, Work
+from asyncnn.qos.work import Pause, QueueEntry, Work
 from tests.qos.recorded import Recorded
 from tests.qos.test_run_queue import ALICE, BOB, add, run_queue
 from tests.waits import until
@@ -254,7 +254,7 @@ class TestWhatIsLeftInTheRunQueue:
             if left < 2:
                 assert r.take(0) is jobs[left + 2]
         # The third has no other in its place: one more has to wait for the fourth.
-        high = Job(Priority.HIGH, None, ALICE)
+        high = QueueEntry(Priority.HIGH, None, ALICE)
         assert r.add(high, 1) is jobs[3]
         r.end(jobs[1], 2)
         assert r.most_lanes == 4

@@ -8,27 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.work import Job, ReadyQueue
+from asyncnn.qos.work import QueueEntry, ReadyQueue
 
 
-class Watched(Job):
+class Watched(QueueEntry):
     """A job that can be referred to weakly."""
 
 
-def job(due_ns: int) -> Job:
-    made = Job(Priority.MEDIUM)
+def job(due_ns: int) -> QueueEntry:
+    made = QueueEntry(Priority.MEDIUM)
     made.due_ns = due_ns
     return made
 
 
-def filled(jobs: Sequence[Job]) -> ReadyQueue[Job]:
-    queue: ReadyQueue[Job] = ReadyQueue()
+def filled(jobs: Sequence[QueueEntry]) -> ReadyQueue[QueueEntry]:
+    queue: ReadyQueue[QueueEntry] = ReadyQueue()
     for each in jobs:
         queue.push(each)
     return queue
 
 
-def drain(queue: ReadyQueue[Job]) -> list[Job]:
+def drain(queue: ReadyQueue[QueueEntry]) -> list[QueueEntry]:
     return [queue.pop() for _ in range(queue.length)]
 
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from asyncnn.hal.types import Priority
 from asyncnn.qos.run_queue import Policy, RunQueue
-from asyncnn.qos.work import Client, Job, JobState, User
+from asyncnn.qos.work import Client, JobState, QueueEntry, User
 
 LOW, MEDIUM, HIGH = Priority
 POLICY = Policy(
@@ -28,19 +28,19 @@ CAROL = Client("carol", user=User("another user"))
 CLIENTS = [ALICE, BOB, CAROL]
 
 
-def run_queue(lanes: int = 1) -> RunQueue[Job]:
+def run_queue(lanes: int = 1) -> RunQueue[QueueEntry]:
     return RunQueue(POLICY, lanes)
 
 
 def add(
-    to: RunQueue[Job],
+    to: RunQueue[QueueEntry],
     priority: Priority = MEDIUM,
     now_ns: int = 0,
     deadline_ns: int | None = None,
     client: Client = ALICE,
     min_runtime_ns: int = 0,
-) -> Job:
-    job = Job(priority, deadline_ns, client, min_runtime_ns)
+) -> QueueEntry:
+    job = QueueEntry(priority, deadline_ns, client, min_runtime_ns)
     to.add(job, now_ns)
     return job
 
@@ -68,7 +68,7 @@ class TestPriorities:
         r = run_queue()
         first = add(r, running)
         assert r.take(0) is first
-        to_stop = r.add(Job(arriving, None, ALICE), 1)
+        to_stop = r.add(QueueEntry(arriving, None, ALICE), 1)
         # A lower one makes the running job stop too, to learn of its review time.
         assert (to_stop is first) == (arriving != running)
         if to_stop is first:
@@ -90,9 +90,12 @@ class TestPriorities:
         r = run_queue(lanes=2)
         first, second = add(r, LOW), add(r, LOW)
         assert {r.take(0), r.take(0)} == {first, second}
-        stopped = {r.add(Job(HIGH, None, ALICE), 1), r.add(Job(HIGH, None, ALICE), 1)}
+        stopped = {
+            r.add(QueueEntry(HIGH, None, ALICE), 1),
+            r.add(QueueEntry(HIGH, None, ALICE), 1),
+        }
         assert stopped == {first, second}
-        assert r.add(Job(HIGH, None, ALICE), 1) is None
+        assert r.add(QueueEntry(HIGH, None, ALICE), 1) is None
 
 
 class TestAging:
@@ -109,7 +112,7 @@ class TestAging:
         r = run_queue()
         low, high = add(r, LOW), add(r, HIGH)
         assert r.take(1000) is low
-        assert r.add(Job(HIGH, None, ALICE), 1049) is None
+        assert r.add(QueueEntry(HIGH, None, ALICE), 1049) is None
         r.give_back(low, 1050)
         assert r.take(1050) is high
         assert high.review_ns == 2050
@@ -119,7 +122,7 @@ class TestAging:
         low = add(r, LOW)
         add(r, HIGH)
         assert r.take(1000) is low
-        assert r.add(Job(HIGH, None, ALICE), 1051) is low
+        assert r.add(QueueEntry(HIGH, None, ALICE), 1051) is low
 
     def test_the_longest_starved_goes_first(self) -> None:
         r = run_queue()
@@ -174,7 +177,7 @@ class TestDeadlines:
 
 
 class TestShares:
-    def share_of_bob(self, r: RunQueue[Job], slices: int) -> float:
+    def share_of_bob(self, r: RunQueue[QueueEntry], slices: int) -> float:
         now = had = 0
         for client in (ALICE, BOB):
             for _ in range(slices):
@@ -283,7 +286,7 @@ class TestTakingLanesFromOthers:
         long = add(r, running)
         add(r, HIGH)
         r.take(0)
-        job = Job(arriving, None, newcomer)
+        job = QueueEntry(arriving, None, newcomer)
         to_stop = r.add(job, 5000)
         assert to_stop is not None
         r.give_back(to_stop, 5001)
@@ -298,7 +301,7 @@ class TestTakingLanesFromOthers:
         r.end(greedy, 900)
         running = r.take(900)
         assert running is not None
-        returned = Job(HIGH, None, BOB)
+        returned = QueueEntry(HIGH, None, BOB)
         # The running one stops to learn when it is reviewed, and goes on.
         assert r.add(returned, 910) is running
         r.give_back(running, 911)
@@ -312,7 +315,7 @@ class TestTakingLanesFromOthers:
         other = add(r, client=CAROL)
         r.give_back(long, 100)
         assert r.take(100) is other
-        late = Job(HIGH, None, Client("late", user=ALICE.user))
+        late = QueueEntry(HIGH, None, Client("late", user=ALICE.user))
         assert r.add(late, 110) is None
         r.give_back(other, 201)
         assert r.take(201) is late
@@ -323,7 +326,7 @@ class TestTakingLanesFromOthers:
         assert r.take(0) is other
         assert other.review_ns == POLICY.slice_ns
         # More work of one that waits already is no reason to stop earlier.
-        urgent = Job(HIGH, None, CAROL)
+        urgent = QueueEntry(HIGH, None, CAROL)
         assert r.add(urgent, 50) is None
         r.give_back(other, 100)
         assert r.take(100) is urgent
@@ -336,13 +339,13 @@ class TestTakingLanesFromOthers:
         add(r, HIGH)
         assert r.take(1000) is low
         assert low.was_starved
-        assert r.add(Job(LOW, None, CAROL), 1001) is low
+        assert r.add(QueueEntry(LOW, None, CAROL), 1001) is low
 
     def test_who_is_furthest_ahead_makes_way(self) -> None:
         r = run_queue(lanes=2)
         light, heavy = add(r, client=BOB), add(r, client=ALICE)
         assert {r.take(0), r.take(0)} == {light, heavy}
-        assert r.add(Job(LOW, None, Client("late")), 500) is heavy
+        assert r.add(QueueEntry(LOW, None, Client("late")), 500) is heavy
 
     def test_time_slices_end_before_turns_and_aging(self) -> None:
         r = run_queue()
@@ -353,7 +356,7 @@ class TestTakingLanesFromOthers:
         assert high.review_ns == POLICY.slice_ns
 
 
-class NumberedJob(Job):
+class NumberedJob(QueueEntry):
     """A job that can be put in order, the same in every run."""
 
     __slots__ = ("number",)

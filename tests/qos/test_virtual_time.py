@@ -7,7 +7,7 @@ import pytest
 from asyncnn.hal.types import Priority
 from asyncnn.qos.run_queue import Policy, RunQueue
 from asyncnn.qos.virtual_time import Share, Shares
-from asyncnn.qos.work import Client, Job, User
+from asyncnn.qos.work import Client, QueueEntry, User
 
 CREDIT_NS = 100
 
@@ -77,10 +77,10 @@ def test_going_away_pays_no_debt(shares: Shares[Share]) -> None:
     assert shares.next() is level
 
 
-class Eager(RunQueue[Job]):
+class Eager(RunQueue[QueueEntry]):
     """One that lets each client go at once, even if nobody else is there."""
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: QueueEntry) -> None:
         super()._forget(job)
         if self._resting is not None:
             self._leave(self._resting)
@@ -92,14 +92,14 @@ def test_who_was_alone_is_where_it_would_be_had_it_gone(seed: int) -> None:
     rng = random.Random(seed)
     users = [User("one"), User("two", weight=2.0)]
     clients = [Client(str(n), weight=1.0 + n, user=users[n % 2]) for n in range(4)]
-    queues = [kind(Policy(slice_ns=100), 2) for kind in (RunQueue[Job], Eager)]
-    on_lanes: list[list[Job]] = []
+    queues = [kind(Policy(slice_ns=100), 2) for kind in (RunQueue[QueueEntry], Eager)]
+    on_lanes: list[list[QueueEntry]] = []
     for now_ns in range(0, 300_000, 1000):
         turn = rng.choice(("arrives", "is taken", "ends", "ends"))
         if turn == "arrives":
             client = rng.choice(clients)
             for queue in queues:
-                queue.add(Job(Priority.MEDIUM, None, client), now_ns)
+                queue.add(QueueEntry(Priority.MEDIUM, None, client), now_ns)
         elif turn == "is taken" and len(on_lanes) < 2 and queues[0].waiting:
             taken = [job for queue in queues if (job := queue.take(now_ns))]
             assert taken[0].client is taken[1].client

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.boundaries import IPause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
+from asyncnn.pacing import Pause
 from asyncnn.tools.conformance.random_graphs.checking import evaluate, interpret
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph
 from tests.random_graphs.judging import evaluate_and_judge
@@ -90,7 +90,7 @@ def assert_same(actual: Sequence[Array], expected: Sequence[Array]) -> None:
         assert one.tobytes() == other.tobytes(), f"{name} differs in some bits"
 
 
-class Spoil(IPause):
+class Spoil(Pause):
     """Spoils, before each operation, the memory that it is going to write.
 
     Nothing that anyone still reads may lie there, least of all its own inputs.
@@ -104,25 +104,10 @@ class Spoil(IPause):
 
     @property
     def requested(self) -> bool:  # type: ignore[override]
-        frame = self._execution._frames[-1]
+        frame = self._execution._bound_plans[-1]
         call = frame.calls[frame.position]
         if call is not None:
             for output in call[2]:
                 assert output.flags.writeable, "about to write what is read-only"
                 output.reshape(-1).view(np.uint8).fill(GARBAGE)
         return False
-
-
-class PauseAfter(IPause):
-    """Requests a pause after some boundaries."""
-
-    interrupt = from_ns = None
-    threads = 2  # as for `Spoil`
-
-    def __init__(self, boundaries: int) -> None:
-        self._left = boundaries
-
-    @property
-    def requested(self) -> bool:  # type: ignore[override]
-        self._left -= 1
-        return self._left < 0

@@ -13,8 +13,8 @@ from asyncnn.engine import PlanExecution
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.types import Model, OperandLifeTime
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph
+from tests.engine.scripted import PauseAfter
 from tests.random_graphs.running import (
-    PauseAfter,
     assert_same,
     check_engine,
     directly,
@@ -59,7 +59,7 @@ def _alternate(executions: Sequence[PlanExecution], boundaries: Sequence[int]) -
         running = [
             execution
             for execution in running
-            if not execution.advance(PauseAfter(next(turns, 1)))
+            if not execution.advance(PauseAfter(next(turns, 1), threads=2))
         ]
 
 

@@ -2,12 +2,10 @@
 
 import asyncio
 import gc
-import os
 import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import pytest
 import asyncnn
 from asyncnn.pipeline import Pipeline, Stage
 from tests.forks import in_child, in_child_blocking
+from tests.mappings import children
 from tests.networks import addition
 from tests.runtime.stateful import counting
 from tests.waits import cancelled, until
@@ -37,11 +36,6 @@ every_opening = pytest.mark.parametrize(
 
 def threads() -> set[str]:
     return {t.name for t in threading.enumerate() if t.name.startswith("asyncnn")}
-
-
-def children() -> set[str]:
-    pid = os.getpid()
-    return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
 async def works(device: asyncnn.Device) -> bool:

@@ -4,16 +4,16 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import asyncnn
 from asyncnn.hal.errors import NoDriverError
-from asyncnn.service.process import DriverProcess, driver_process
-from tests.limits import output_of
+from asyncnn.service.process import driver_process
+from tests.limits import lowered, output_of
 from tests.service.limited import limited_driver
 from tests.shortages import DESCRIPTORS, MEMORY, Outcomes, taken_bytes, use
 
@@ -175,17 +175,6 @@ def test_a_driver_that_lacks_descriptors_ends_with_a_line(
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert re.fullmatch(r"asyncnn: a driver needs a limit of \d+ open files.*", line)
-
-
-@contextmanager
-def lowered(driver: DriverProcess, kind: int, most: int) -> Iterator[None]:
-    """Lower a limit of a driver that runs."""
-    soft, hard = resource.prlimit(driver.pid, kind)
-    resource.prlimit(driver.pid, kind, (most, hard))
-    try:
-        yield
-    finally:
-        resource.prlimit(driver.pid, kind, (soft, hard))
 
 
 @pytest.mark.parametrize("device", ["reference", "accelerated"])

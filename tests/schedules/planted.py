@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from asyncnn.fences import core
 from asyncnn.fences.core import Gate
@@ -57,11 +58,11 @@ def _wakes_nobody_elsewhere() -> None:
 
 
 def _loses_a_message() -> None:
-    send, sent = Channel.send, [0]
+    send, sent = Channel.send, WeakKeyDictionary[Channel[Any], int]()
 
     def most(channel: Channel[Any], data: Any, fds: Any = ()) -> None:
-        sent[0] += 1
-        if sent[0] % 40:
+        sent[channel] = sent.get(channel, 0) + 1
+        if sent[channel] % 8:
             send(channel, data, fds)
 
     _replace(Channel, "send", most)

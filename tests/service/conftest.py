@@ -1,6 +1,7 @@
 """A driver within the test's process, watched for what hostile clients leave in it."""
 
 import gc
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -8,14 +9,17 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import ReferenceDevice
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, ServiceLimits
-from tests.memory.foreign import leaks, traces
+from tests.memory.foreign import leaks, leaks_of_threads, traces
 from tests.networks import addition
 from tests.service.raw import RawClient
+from tests.service.restarting import BRIEFLY, Driver, running
 from tests.waits import until
 
 Connect = Callable[[], RawClient]
+Ends = tuple[socket.socket, socket.socket]
 
 LIMITS = ServiceLimits(
     max_message_bytes=2**24,
@@ -73,6 +77,31 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         assert await is_served(path)
         await service.all_have_gone()
         await until(lambda: not leaks(before))  # a thread may be about to end
+
+
+@pytest.fixture
+async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
+    """A driver that comes and goes."""
+    async with running(tmp_path / "driver.sock") as driver:
+        yield driver
+
+
+@pytest.fixture
+async def device(driver: Driver) -> AsyncIterator[Device]:
+    """A client that outlives it."""
+    async with connect(driver.path, supervised=BRIEFLY) as device:
+        yield device
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """A pair of sockets; nothing that a test sends through them may outlive it."""
+    before = traces()
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield ends
+    for end in ends:
+        end.close()
+    assert not leaks_of_threads(before)
 
 
 @pytest.fixture

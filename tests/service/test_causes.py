@@ -1,7 +1,7 @@
 """What a caller is told of why there is no device: by oneself, died, or none there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -28,17 +28,11 @@ from asyncnn.service import RemoteDevice, Supervision
 from asyncnn.service.process import running_driver
 from asyncnn.service.supervised_device import SupervisedDevice, supervised
 from tests.networks import addition
-from tests.service.restarting import BRIEFLY, Driver, back, lost, running
+from tests.service.restarting import BRIEFLY, Driver, back, lost
 
 MODEL = addition(2).model
 UNAVAILABLE = ErrorStatus.DEVICE_UNAVAILABLE
 IMPATIENT = Supervision(first_delay=0.005, max_delay=0.01, wait=0.0)
-
-
-@pytest.fixture
-async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
-    async with running(tmp_path / "driver.sock") as driver:
-        yield driver
 
 
 async def prepared_by(device: RemoteDevice | SupervisedDevice) -> IPreparedModel:

@@ -10,19 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from asyncnn.hal.errors import InvalidArgumentError
-from tests.memory.foreign import leaks_of_threads, traces
+from tests.service.conftest import Ends
 from tests.service.raw import BY_FILE, INLINE, Inbox, RawClient
-
-
-@pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A pair of sockets; nothing that a test sends through them may outlive it."""
-    before = traces()
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    yield ends
-    for end in ends:
-        end.close()
-    assert not leaks_of_threads(before)
 
 
 @pytest.fixture
@@ -30,9 +19,6 @@ def file() -> Iterator[int]:
     fd = os.memfd_create("sent")
     yield fd
     os.close(fd)
-
-
-Ends = tuple[socket.socket, socket.socket]
 
 
 async def test_packets_arrive_whole_and_in_order(ends: Ends) -> None:
@@ -199,9 +185,13 @@ PACKETS = {
 
 @pytest.mark.parametrize("packet", PACKETS.values(), ids=PACKETS)
 async def test_malformed_packets_end_the_channel(ends: Ends, packet: bytes) -> None:
-    inbox = Inbox()
-    here = inbox.channel(ends[1])
     RawClient(ends[0]).send_packet(packet)
+    await ends_it(ends[1])
+
+
+async def ends_it(end: socket.socket, **limits: int) -> None:
+    inbox = Inbox()
+    here = inbox.channel(end, **limits)
     await inbox.change()
     assert here.is_closed
     assert not inbox.packets
@@ -211,12 +201,8 @@ async def test_malformed_packets_end_the_channel(ends: Ends, packet: bytes) -> N
 async def test_a_file_shorter_than_it_says_ends_the_channel(
     ends: Ends, size: int
 ) -> None:
-    inbox = Inbox()
-    here = inbox.channel(ends[1])
     RawClient(ends[0]).send_file(b"0123456789", size)
-    await inbox.change()
-    assert here.is_closed
-    assert not inbox.packets
+    await ends_it(ends[1])
 
 
 async def test_a_file_that_is_not_sealed_ends_the_channel(
@@ -245,12 +231,8 @@ async def test_a_pipe_instead_of_a_file_ends_the_channel(ends: Ends) -> None:
 async def test_too_many_descriptors_end_the_channel_and_are_closed(
     ends: Ends, file: int, count: int
 ) -> None:
-    inbox = Inbox()
-    here = inbox.channel(ends[1], max_fds=4)
     RawClient(ends[0]).send_packet(INLINE + b"x", [file] * count)
-    await inbox.change()
-    assert here.is_closed
-    assert not inbox.packets
+    await ends_it(ends[1], max_fds=4)
 
 
 @pytest.mark.parametrize(

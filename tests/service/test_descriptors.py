@@ -13,20 +13,8 @@ import pytest
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.service.driver.quotas import Budget, ProcessUse
 from asyncnn.service.limits import DescriptorReserve, are_free
-from tests.memory.foreign import leaks_of_threads, traces
+from tests.service.conftest import Ends
 from tests.service.raw import BEFORE_FDS, INLINE, Inbox, RawClient
-
-Ends = tuple[socket.socket, socket.socket]
-
-
-@pytest.fixture
-def ends() -> Iterator[Ends]:
-    before = traces()
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    yield ends
-    for end in ends:
-        end.close()
-    assert not leaks_of_threads(before)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from asyncnn.memory.shared import allocate
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import wire
 from asyncnn.service.process import DriverProcess
+from tests.limits import lowered
 from tests.networks import addition, chain
 from tests.service.conftest import is_served
 from tests.service.limited import limited_driver
@@ -120,17 +120,6 @@ async def test_a_client_without_a_descriptor_for_it_is_told_so(tmp_path: Path) -
         await until(lambda: descriptors_of(driver) < 40)
         assert await is_served(driver.path)
         client.close()
-
-
-@contextmanager
-def lowered(driver: DriverProcess, kind: int, most: int) -> Iterator[None]:
-    """Lower a limit of a driver that runs."""
-    soft, hard = resource.prlimit(driver.pid, kind)
-    resource.prlimit(driver.pid, kind, (most, hard))
-    try:
-        yield
-    finally:
-        resource.prlimit(driver.pid, kind, (soft, hard))
 
 
 def virtual_bytes_of(driver: DriverProcess) -> int:

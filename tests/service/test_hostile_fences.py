@@ -7,11 +7,11 @@ import pytest
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
 from tests.networks import addition
 from tests.service.conftest import LIMITS, Connect
 from tests.service.raw import RawClient, execute
+from tests.service.test_hostile import ready
 
 SUM = addition(4).model
 SPANS = ((0, 0, 16), (0, 16, 16), (0, 32, 16))
@@ -20,14 +20,6 @@ SPANS = ((0, 0, 16), (0, 16, 16), (0, 32, 16))
 def fenced(number: int, *wait_for: int, seen: int = 0) -> wire.ExecuteFenced:
     order = execute(number, 1, *SPANS, pools=(2,))
     return wire.ExecuteFenced(order, wait_for, None, seen)
-
-
-async def ready(client: RawClient) -> RawClient:
-    """Prepare a sum under number 1 and announce a pool as number 2."""
-    await client.greet()
-    assert (await client.prepare(1, SUM)).status == ErrorStatus.NONE
-    client.announce(2, allocate(4096))
-    return client
 
 
 async def ends(client: RawClient, count: int) -> dict[int, wire.FencedEnd]:

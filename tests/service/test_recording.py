@@ -1,10 +1,13 @@
 """A driver keeps its last calls in memory that outlives it, and within bounds."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import random
 import signal
+import subprocess
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -19,11 +22,14 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     MissedDeadlineError,
 )
+from asyncnn.memory.shared import allocate
 from asyncnn.service import RecordingSettings, Supervision
+from asyncnn.service.driver.recorder import NotedBlob
 from asyncnn.service.recorded_memory import (
     HEAD_BYTES,
     PENDING,
     RECORD_BYTES,
+    CallFlag,
     CallKind,
     open_memory,
     read_memory,
@@ -31,12 +37,16 @@ from asyncnn.service.recorded_memory import (
 from asyncnn.service.recording import (
     MAGIC,
     CallRecord,
+    RecordedPool,
+    RecordedRequest,
     read_record,
     save_memory,
     write_record,
 )
 from asyncnn.tools.replay.pinning import MISSED
 from tests.networks import addition, chain
+from tests.service.bad_models import BAD_MODELS
+from tests.service.raw import RawClient, execute
 from tests.service.recorders import EVERYTHING, noted_by, recording_driver
 from tests.waits import until
 
@@ -118,6 +128,36 @@ async def test_what_is_too_large_is_left_out(tmp_path: Path) -> None:
         record = noted_by(recorder)
     assert [call.status for call in record.calls] == [0, 0]
     assert record.calls[1].outputs == ()
+    assert record.calls[1].flags == CallFlag.PARTIAL
+
+
+async def test_a_request_for_the_same_bytes_many_times_takes_no_memory(
+    tmp_path: Path,
+) -> None:
+    async with recording_driver(tmp_path / "socket"):
+        client = await RawClient.connect(tmp_path / "socket").greet()
+        try:
+            await client.prepare(1, addition(4).model)
+            client.announce(2, allocate(2**22))
+            order = execute(3, 1, *[(0, 0, 2**22)] * 40, pools=(2,))
+            tracemalloc.start()
+            assert (await client.execute(order)).status
+            assert tracemalloc.get_traced_memory()[1] < 2**22
+        finally:
+            tracemalloc.stop()
+            client.close()
+
+
+async def test_nothing_is_kept_for_models_that_were_refused(tmp_path: Path) -> None:
+    async with recording_driver(tmp_path / "socket"):
+        client = await RawClient.connect(tmp_path / "socket").greet()
+        try:
+            for number in range(20):
+                assert (await client.prepare(number, BAD_MODELS["cyclic"])).status
+            gc.collect()
+            assert not [x for x in gc.get_objects() if isinstance(x, NotedBlob)]
+        finally:
+            client.close()
 
 
 async def test_a_missed_deadline_writes_a_file(tmp_path: Path) -> None:
@@ -166,8 +206,12 @@ async def test_a_supervisor_writes_the_calls_of_a_driver_that_was_killed(
 
 
 def test_a_process_without_a_recorder_has_no_memory_of_calls() -> None:
-    with pytest.raises(GeneralFailureError, match="records no calls"):
-        open_memory(os.getpid())
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            with pytest.raises(GeneralFailureError, match="records no calls"):
+                open_memory(process.pid)
+        finally:
+            process.kill()
 
 
 async def recorded(path: Path) -> tuple[CallRecord, bytes]:
@@ -254,6 +298,22 @@ async def test_files_that_were_made_to_do_harm_are_refused(
     file = tmp_path / "hostile.calls"
     file.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
     with pytest.raises(InvalidArgumentError, match="no recording"):
+        read_record(file)
+
+
+async def test_pools_count_once_however_many_name_them(tmp_path: Path) -> None:
+    record, _ = await recorded(tmp_path)
+    pool = RecordedPool(7, 2**32)
+    requests = {n: RecordedRequest(1, (), (), (pool,)) for n in range(3)}
+    file = tmp_path / "large.calls"
+    many = msgspec.structs.replace(record, requests=requests)
+    write_record(many, file)
+    assert read_record(file) == many
+    copy = {"kind": CallKind.COPY_TO, "number": 2**40}
+    (call, *_) = record.calls
+    calls = (msgspec.structs.replace(call, **copy),)
+    write_record(msgspec.structs.replace(record, calls=calls), file)
+    with pytest.raises(InvalidArgumentError, match="pools of 1099"):
         read_record(file)
 
 

@@ -32,7 +32,7 @@ from asyncnn.service import Server, UserLimits
 from asyncnn.service.driver import server
 from asyncnn.service.driver.isolating import Isolated, Isolation
 from asyncnn.service.process import Peer
-from tests.devices.conftest import children
+from tests.mappings import children
 from tests.networks import addition
 from tests.runtime.file_changes import SIZE, tflite
 from tests.service.ending_engine import ENGINE, LENGTH, ending

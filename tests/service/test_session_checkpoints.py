@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,10 @@ from asyncnn import Device, DriverDiedError, PreparedModel, connect
 from asyncnn.service import Server, ServiceLimits, UserLimits
 from tests.conftest import one_in
 from tests.runtime.stateful import X, counting
-from tests.service.restarting import BRIEFLY, Driver, lost, running
+from tests.service.restarting import Driver, lost
 from tests.waits import until
 
 PATHS = ("async", "sync", "fenced", "burst")
-
-
-@pytest.fixture
-async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
-    async with running(tmp_path / "driver.sock") as driver:
-        yield driver
-
-
-@pytest.fixture
-async def device(driver: Driver) -> AsyncIterator[Device]:
-    async with connect(driver.path, supervised=BRIEFLY) as device:
-        yield device
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -27,19 +26,14 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import ServiceLimits, Supervision
 from asyncnn.service.process import driver_process, running_driver
 from asyncnn.service.supervision import SETTLED_S, Backoff
+from tests.mappings import children
 from tests.networks import FOREVER, addition, chain, counting_up
-from tests.service.restarting import BRIEFLY, Driver, back, lost, running
+from tests.service.restarting import BRIEFLY, Driver, back, lost
 from tests.service.test_descriptors import only
 from tests.waits import cancelled, until
 
 X = np.array([1, 2], np.float32)
 NO_DRIVER = pytest.raises(DeviceUnavailableError)
-
-
-@pytest.fixture
-async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
-    async with running(tmp_path / "driver.sock") as driver:
-        yield driver
 
 
 async def add(model: PreparedModel, **options: float) -> None:
@@ -322,11 +316,6 @@ class TestBackoff:
         backoff = Backoff(self.SETTINGS)
         backoff.lost(100.0, 0.0)
         assert backoff.lost(105.0, lived) == pause
-
-
-def children() -> list[int]:
-    path = Path(f"/proc/self/task/{os.getpid()}/children")
-    return [int(pid) for pid in path.read_text().split()]
 
 
 class TestRealProcesses:

@@ -27,22 +27,10 @@ from asyncnn.service.process import (
     running_driver,
 )
 from tests.networks import addition, chain
-from tests.service.restarting import BRIEFLY, Driver, lost, running
+from tests.service.restarting import Driver, lost
 from tests.waits import cancelled, until
 
 X = np.arange(4, dtype=np.float32)
-
-
-@pytest.fixture
-async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
-    async with running(tmp_path / "driver.sock") as driver:
-        yield driver
-
-
-@pytest.fixture
-async def device(driver: Driver) -> AsyncIterator[Device]:
-    async with connect(driver.path, supervised=BRIEFLY) as device:
-        yield device
 
 
 @pytest.fixture

@@ -191,3 +191,11 @@ def test_messages_to_one_side_are_none_to_the_other() -> None:
         decode_to_client(wire.encode(wire.CancelExecution(1)))
     with pytest.raises(InvalidArgumentError, match="not a message to a driver"):
         decode_to_driver(wire.encode(wire.Prepared(1, 0, "")))
+
+
+@decoders
+def test_what_a_peer_sends_is_no_command_to_a_terminal(decode: Decode) -> None:
+    tagged = wire.encode(wire.CancelExecution(1)).replace(b"Cancel", b"\x1b[2J\n\0")
+    with pytest.raises(InvalidArgumentError) as raised:
+        decode(tagged)
+    assert str(raised.value).isprintable()

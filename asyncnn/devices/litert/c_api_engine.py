@@ -33,7 +33,7 @@ from asyncnn.devices.litert.graph_file import (
     may_be_packed,
 )
 from asyncnn.devices.litert.weights import PackedWeights
-from asyncnn.engine.job import FLAG_BYTES, INTERRUPTED, MUST_END, Bound, Segment
+from asyncnn.engine.job import FLAG_BYTES, INTERRUPTED, MUST_END, Bound, JobSegment
 from asyncnn.hal.errors import GeneralFailureError
 
 _DTYPES: dict[int, np.dtype[Any]] = {
@@ -95,7 +95,7 @@ class CApiEngine(Engine):
         return CApiGraph(self._library, memory, options)
 
 
-class CApiGraph(Segment, CompiledGraph):
+class CApiGraph(JobSegment, CompiledGraph):
     """A compiled model of LiteRT's."""
 
     def __init__(
@@ -130,7 +130,7 @@ class CApiGraph(Segment, CompiledGraph):
             MUST_END or library.cancellation_function(),
         )
         address = ctypes.cast(library.run, ctypes.c_void_p).value or 0
-        Segment.__init__(self, address, self._flag, self.inputs, self.outputs)
+        JobSegment.__init__(self, address, self._flag, self.inputs, self.outputs)
 
     def _tensors_of(self, side: str) -> tuple[CompiledTensor, ...]:
         library = self._library
@@ -184,7 +184,7 @@ class CApiGraph(Segment, CompiledGraph):
         return described
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
-        """See `Segment`."""
+        """See `JobSegment`."""
         tensors = zip(self._types, self.inputs + self.outputs, addresses, strict=True)
         buffers = _TensorBuffers(self._library, tensors)
         split, count = len(self.inputs), len(addresses)
@@ -198,7 +198,7 @@ class CApiGraph(Segment, CompiledGraph):
         return (self._compiled, *words), buffers
 
     def _ended(self, status: int) -> None:
-        """See `Segment`."""
+        """See `JobSegment`."""
         # An interrupted run has statuses of other failures in some versions.
         if self._flag[0] >= INTERRUPTED:
             # What it has reported is dropped unread: reading takes as long as a part.

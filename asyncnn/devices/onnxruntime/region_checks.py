@@ -22,7 +22,7 @@ from asyncnn.extensions.protobuf import (
     message,
 )
 from asyncnn.extensions.regions import DATA_DEPENDENT
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, in_one_line
 
 MOST_NODES = 200_000
 """Of all graphs and functions, each counted as often as it is called."""
@@ -472,4 +472,5 @@ def _name(domain: bytes, name: bytes, overload: bytes) -> _Name:
 
 
 def _shown(name: _Name) -> str:
-    return b".".join(name[:2]).decode(errors="replace").lstrip(".")[:120]
+    shown = b".".join(name[:2])[:120].decode(errors="replace")
+    return in_one_line(shown.lstrip("."))

@@ -28,6 +28,7 @@ from asyncnn.hal.errors import (
     EngineUnavailableError,
     GeneralFailureError,
     failure_of,
+    in_one_line,
     shortage_of,
 )
 from asyncnn.interpreter_hooks import disown_in_children
@@ -259,7 +260,7 @@ class OnnxRuntimeLibrary:
 
         A status that is released twice ends the process.
         """
-        told = " ".join(self.message(status).split())
+        told = in_one_line(" ".join(self.message(status).split()))
         self.release("Status", status)
         message = f"ONNX Runtime's {name} failed: {told}"
         if any(words in told for words in _SHORTAGES):

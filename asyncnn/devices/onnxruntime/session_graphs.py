@@ -32,8 +32,8 @@ from asyncnn.engine.job import (
     FLAG_BYTES,
     INTERRUPTED,
     Bound,
+    JobSegment,
     PythonSegment,
-    Segment,
     Telling,
 )
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, StalePlanError
@@ -259,7 +259,7 @@ class _SessionCall:
         )
 
 
-class _SessionGraph(Segment, CompiledGraph):
+class _SessionGraph(JobSegment, CompiledGraph):
     """A region on a session, one run at a time.
 
     The shapes of its outputs may be those that runs have had ``learnt_for`` the shapes
@@ -282,7 +282,7 @@ class _SessionGraph(Segment, CompiledGraph):
         self.inputs = tuple(map(_tensor, signature.inputs))
         self.outputs = tuple(map(_tensor, signature.outputs))
         CompiledGraph.__init__(self)
-        Segment.__init__(
+        JobSegment.__init__(
             self,
             library.address("Run"),
             self._flag,
@@ -292,7 +292,7 @@ class _SessionGraph(Segment, CompiledGraph):
         )
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
-        """See `Segment`."""
+        """See `JobSegment`."""
         call, split = self._call, len(self.inputs)
         assert call is not None
         values = _Values(self._library)
@@ -304,7 +304,7 @@ class _SessionGraph(Segment, CompiledGraph):
         return call.words(inputs, outputs), (values, inputs, outputs)
 
     def _ended(self, status: int) -> None:
-        """See `Segment`."""
+        """See `JobSegment`."""
         error = self._library.failure("Run", status)
         if self._flag[0] >= INTERRUPTED:
             return

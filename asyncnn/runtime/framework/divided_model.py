@@ -12,6 +12,8 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import cast
 
+from msgspec.structs import replace
+
 from asyncnn.callbacks import (
     Completion,
     ExecutionFuture,
@@ -164,6 +166,9 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
             if self.health.has_failed:
                 self.health.succeeded()
             return result
+        if self.was_closed_over(result.status):
+            closed = closed_error()
+            return replace(result, status=closed.status, reason=str(closed))
         if not self.recovers_from(result.status):
             return result
         callback = ExecutionFuture()

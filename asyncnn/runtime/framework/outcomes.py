@@ -10,6 +10,7 @@ import logging
 from typing import ClassVar
 
 from asyncnn.callbacks import ExecutionResult, IExecutionCallback, OneShot
+from asyncnn.hal.errors import closed_error
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -84,6 +85,9 @@ class Watch(IExecutionCallback):
         if status is _NONE and model.health.has_failed:
             model.health.succeeded()
         is_final = self._is_dead or self.is_left  # it may write yet: nobody else does
+        if model.was_closed_over(status):
+            error = closed_error()
+            status, self.reason = error.status, str(error)
         if status is _NONE or is_final or not model.recovers_from(status):
             callback.reason = self.reason
             if self.is_left:
@@ -96,7 +100,7 @@ class Watch(IExecutionCallback):
         begin(model, callback, self._request, options, failure=failure)
 
     def close(self) -> None:
-        """Have the device stop: its answer is passed on."""
+        """Have the device stop: that, or its result, is passed on when it has."""
         self.die()
 
 

@@ -193,6 +193,14 @@ class Partitioned(BasePreparedModel):
             and not self.host.is_closed
         )
 
+    def was_closed_over(self, status: ErrorStatus) -> bool:
+        """Tell whether a device ended so as it was stopped, the framework being closed.
+
+        To it, an execution is one that was cancelled.
+        """
+        stopped = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+        return self.host.is_closed and status is stopped
+
 
 async def prepared_on(
     member: Member, asked: PrepareArguments | LoadArguments

@@ -20,10 +20,9 @@ from asyncnn.runtime.drafting import F16, F32, HAL_TYPES, I32, Form, Value, hal_
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import (
     activation,
-    elementwise,
+    arithmetic,
     lstm_layers,
     moving_operators,
-    normalization,
     pooling,
     quantization,
     reduction,
@@ -95,8 +94,7 @@ def _dropout(node: OnnxNode) -> list[Value | None]:
 CONVERTERS: dict[str, Converter] = {
     **activation.CONVERTERS,
     **weighted.CONVERTERS,
-    **elementwise.CONVERTERS,
-    **normalization.CONVERTERS,
+    **arithmetic.CONVERTERS,
     **pooling.CONVERTERS,
     **quantization.CONVERTERS,
     **lstm_layers.CONVERTERS,

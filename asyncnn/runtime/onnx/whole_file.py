@@ -17,7 +17,7 @@ from asyncnn.extensions.regions import (
     BFLOAT16,
     DATA_DEPENDENT,
     ONNX,
-    Port,
+    RegionPort,
     region_model,
     type_of,
 )
@@ -184,7 +184,7 @@ def _dimensions(axes: Axes, known: Mapping[str, int]) -> tuple[int, ...]:
     )
 
 
-def _port(axes: Axes, known: Mapping[str, int]) -> Port:
+def _port(axes: Axes, known: Mapping[str, int]) -> RegionPort:
     dimensions = _dimensions(axes, known)
     if axes.is_ranked:
         dimensions = dimensions or (1,)

@@ -2,7 +2,7 @@
 
 `importer` drives it. `subgraphs` finds out what each graph calls and assigns, and a
 `scope` converts one, operator by operator, by way of a `node`. Converters of single
-operators are in files named after their families; `control_flow` has those that run
+operators are in files named after their families; `branches` has those that run
 other graphs or use `variables`. `shapes` follows inputs of other shapes than the
 file's, `metadata` reads what the author says. A `region` is a file as it is, for
 which nothing of the rest is imported.

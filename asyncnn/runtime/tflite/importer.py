@@ -23,7 +23,7 @@ from asyncnn.runtime.model import (
 )
 from asyncnn.runtime.model_description import Outline, TensorOutline
 from asyncnn.runtime.tflite import (
-    control_flow,
+    branches,
     custom_operators,
     elementwise,
     functions,
@@ -166,7 +166,7 @@ def _importing(
     }
     refusals = Refusals()
     importing = Importing(
-        CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
+        CONVERTERS, branches.CONVERTERS, flow, allowance, customs, refusals
     )
     scope = Scope(importing, graph, builder, states, inputs)
     end = yield from scope.running()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.costs import estimated_of_graph_ns
 from asyncnn.extensions import Extension
-from asyncnn.extensions.regions import LITERT, Port, region_model, type_of
+from asyncnn.extensions.regions import LITERT, RegionPort, region_model, type_of
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import AnyOperandType
 from asyncnn.hal.types import Dimensions, Memory, OperandType
@@ -176,7 +176,7 @@ def region_of_graph(
     return named
 
 
-def _port(tensor: Tensor, shape: Sequence[int] | None) -> Port:
+def _port(tensor: Tensor, shape: Sequence[int] | None) -> RegionPort:
     """Describe an input or output; None for a shape that is open."""
     type_: AnyOperandType
     dtype, scale, zero_point = ALL_DTYPES[tensor.type], 0.0, 0

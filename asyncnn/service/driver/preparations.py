@@ -152,6 +152,8 @@ class Preparations(SessionPart):
             route = device.usual_route(model)
         if self._recorder is not None:
             self._recorder.prepared(number, route)
+            if model is None:
+                self._recorder.release(number)
             self._recorder.ended(callback.call, status)
         self._send(wire.Prepared(number, status, callback.reason, signature, route))
 
@@ -208,7 +210,8 @@ class Preparations(SessionPart):
             model = replace(message.model, pools=pools)
             if self._recorder is not None:
                 noted = await self._validating(self._recorder.model_of, model)
-                callback.call = self._recorder.prepare(message, noted)
+                if not callback.is_dead:  # else its number may be another's by now
+                    callback.call = self._recorder.prepare(message, noted)
             if isolated is not None:
                 model, callback.device = await isolated.place(model, self._device)
             if is_large(model) and not callback.is_dead:

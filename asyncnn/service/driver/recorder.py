@@ -16,6 +16,7 @@ import logging
 import time
 import weakref
 import zlib
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 from asyncnn.burst.slots import IBurstNote
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import ErrorStatus, Memory, Model, Request
+from asyncnn.hal.types import ErrorStatus, Memory, Model, Request, RequestArgument
 from asyncnn.logs import SparseLogger
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.pools import view
@@ -39,6 +40,7 @@ from asyncnn.service.recorded_memory import (
     HEAD_BYTES,
     MAGIC,
     MEMORY_NAME,
+    MOST,
     RECORD_BYTES,
     TEMPLATE,
     BlobKind,
@@ -46,21 +48,25 @@ from asyncnn.service.recorded_memory import (
     CallKind,
     aligned,
     aligned_records,
+    none_or,
+    until,
 )
 from asyncnn.service.recording import (
     CallDetails,
+    Pools,
     RecordedBuffer,
     RecordedDriver,
     RecordedModel,
     RecordedRequest,
     RecordedRoute,
-    bytes_of,
+    Tensors,
     digest_of,
     encode,
     encoded_model,
     pool_of,
     save_memory,
     tensors_of,
+    whole,
 )
 
 log = SparseLogger(logging.getLogger(__name__))
@@ -72,7 +78,6 @@ _MISSED = (
     ErrorStatus.MISSED_DEADLINE_TRANSIENT,
     ErrorStatus.MISSED_DEADLINE_PERSISTENT,
 )
-_MOST = 2**63 - 1
 _Copy: TypeAlias = wire.CopyBufferTo | wire.CopyBufferFrom
 
 
@@ -101,6 +106,7 @@ class CallRecorder:
         self.settings = settings
         records = aligned_records(settings.calls)
         self._half = settings.max_bytes // 16 * 8
+        self.most_bytes = self._half // 4
         size = HEAD_BYTES + records + 2 * self._half
         fd, memory = create_sealed(size, MEMORY_NAME)
         self._file: Descriptor | None = Descriptor(fd)
@@ -146,7 +152,7 @@ class CallRecorder:
     def write(self, kept: NotedBlob, kind: BlobKind, data: bytes) -> None:
         """Write the bytes of a blob, and carry them over while it is in use."""
         size = aligned(len(data))
-        if size > self._half // 4:
+        if size > self.most_bytes:
             return
         if not self._has_room(size):
             self._turn_over()
@@ -288,12 +294,13 @@ class ClientRecorder:
         foreign: int = 0,
     ) -> int:
         """Note an execution of a request; return the number of the call."""
-        details = CallDetails(self._inputs(kept))
+        inputs = self._inputs(kept)
+        details = CallDetails(inputs or ())
         kind, duration = CallKind.EXECUTE, None
         if fenced is not None:
             kind, duration = CallKind.FENCED, fenced.duration
             details = CallDetails(details.inputs, fenced.wait_for, foreign)
-        return self._begin(
+        call = self._begin(
             kind,
             measure=order.measure,
             number=order.execution,
@@ -303,6 +310,7 @@ class ClientRecorder:
             loop_timeout=order.loop_timeout,
             duration=duration,
         )
+        return self._marked(call, inputs)
 
     def ended(
         self, call: int, status: ErrorStatus, kept: NotedBlob | None = None
@@ -313,9 +321,7 @@ class ClientRecorder:
         recorder = self._recorder
         if self.keeps_tensors and kept is not None and status is ErrorStatus.NONE:
             assert kept.request is not None
-            outputs = tensors_of(kept.request, kept.request.outputs)
-            result = recorder.keep(BlobKind.TENSORS, outputs)
-            note_result(recorder.records, call, result.number)
+            self._keep_outputs(call, kept.request.pools, kept.request.outputs)
         self.end(call, status)
         if status is not ErrorStatus.NONE:
             recorder.ended(status)
@@ -352,8 +358,11 @@ class ClientRecorder:
         kind = CallKind.COPY_TO
         if isinstance(message, wire.CopyBufferFrom):
             kind = CallKind.COPY_FROM
-            given = (bytes_of(pool, 0, pool.size),) if self.keeps_tensors else ()
-            details = CallDetails(given, buffer=token, dimensions=message.dimensions)
+            given = self._tensors((pool,), (whole(pool),))
+            dimensions = message.dimensions
+            details = CallDetails(given or (), buffer=token, dimensions=dimensions)
+            call = self._begin(kind, number=pool.size, details=details)
+            return self._marked(call, given)
         return self._begin(kind, number=pool.size, details=details)
 
     def copied(
@@ -362,24 +371,45 @@ class ClientRecorder:
         """Note the end of a copy."""
         is_given = status is ErrorStatus.NONE and self.keeps_tensors
         if is_given and isinstance(message, wire.CopyBufferTo):
-            outputs = (bytes_of(pool, 0, pool.size),)
-            result = self._recorder.keep(BlobKind.TENSORS, outputs)
-            note_result(self._recorder.records, call, result.number)
+            self._keep_outputs(call, (pool,), (whole(pool),))
         self.ended(call, status)
 
     def begin_burst(self, kept: NotedBlob, deadline: int | None) -> int:
         """Note an execution by a burst that is not as all others."""
-        details = CallDetails(self._inputs(kept))
+        inputs = self._inputs(kept)
+        details = CallDetails(inputs or ())
         template = list(TEMPLATE.unpack(kept.template))
         if details != _NO_DETAILS:
             template[6] = self._recorder.keep(BlobKind.DETAILS, details).number
-        template[7] = _until(deadline)
-        return self.begin(TEMPLATE.pack(*template))
+        template[7] = until(deadline)
+        return self._marked(self.begin(TEMPLATE.pack(*template)), inputs)
 
-    def _inputs(self, kept: NotedBlob | None) -> tuple[bytes | None, ...]:
-        if not self.keeps_tensors or kept is None or kept.request is None:
+    def _inputs(self, kept: NotedBlob | None) -> Tensors | None:
+        if kept is None or kept.request is None:
             return ()
-        return tensors_of(kept.request, kept.request.inputs)
+        return self._tensors(kept.request.pools, kept.request.inputs)
+
+    def _tensors(
+        self, pools: Pools, arguments: Sequence[RequestArgument]
+    ) -> Tensors | None:
+        """Return what is to be kept of tensors; None if there is no room for them."""
+        if not self.keeps_tensors:
+            return ()
+        return tensors_of(pools, arguments, self._recorder.most_bytes)
+
+    def _keep_outputs(
+        self, call: int, pools: Pools, arguments: Sequence[RequestArgument]
+    ) -> None:
+        outputs = self._tensors(pools, arguments)
+        if outputs is not None:
+            result = self._recorder.keep(BlobKind.TENSORS, outputs)
+            note_result(self._recorder.records, call, result.number)
+
+    def _marked(self, call: int, inputs: Tensors | None) -> int:
+        """Note if there was no room for the inputs of a call; return its number."""
+        if inputs is None:
+            flag(self._recorder.records, call, CallFlag.PARTIAL)
+        return call
 
     def _begin(self, kind: CallKind, **more: Any) -> int:
         return self.begin(self._template(kind, **more))
@@ -403,12 +433,12 @@ class ClientRecorder:
             kind,
             max(-(2**31), min(measure, 2**31 - 1)),
             *self._whose,
-            number & _MOST,
+            number & MOST,
             0 if subject is None else subject.number,
             noted,
-            _until(deadline),
-            _none_or(loop_timeout),
-            _none_or(duration),
+            until(deadline),
+            none_or(loop_timeout),
+            none_or(duration),
         )
 
 
@@ -457,14 +487,3 @@ class BurstNote:
 
 
 _NO_DETAILS = CallDetails()
-
-
-def _until(deadline: int | None) -> int:
-    """Return how long it is to a deadline, 0 if it has passed, -1 if there is none."""
-    if deadline is None:
-        return -1
-    return max(0, min(deadline - time.monotonic_ns(), _MOST))
-
-
-def _none_or(duration: int | None) -> int:
-    return -1 if duration is None else min(duration, _MOST)

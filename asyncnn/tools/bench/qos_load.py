@@ -23,7 +23,7 @@ import numpy as np
 import asyncnn
 from asyncnn import hal
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.workspace import Frame
+from asyncnn.engine.workspace import BoundPlan
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus, Priority
@@ -58,17 +58,17 @@ def longest_step_us(program: Program, inputs: Sequence[Array]) -> float:
     :raises InvalidArgumentError: if only an execution prepares one of its steps.
     """
     plan = program.plan(tuple(array.shape for array in inputs))
-    frame = Frame(program.acquire(plan), inputs, [None] * len(plan.outputs))
+    bound = BoundPlan(program.acquire(plan), inputs, [None] * len(plan.outputs))
     samples: dict[int, list[int]] = defaultdict(list)
     for _ in range(_TIMED_RUNS):
-        for position, call in enumerate(frame.calls):
+        for position, call in enumerate(bound.calls):
             if call is None:
                 raise InvalidArgumentError(f"{plan.steps[position].name} is dynamic")
             run, given, results = call
             started = time.perf_counter_ns()
             run(given, results)
             samples[position].append(time.perf_counter_ns() - started)
-    program.release(frame.workspace)
+    program.release(bound.workspace)
     return max(median(each) for each in samples.values()) / 1000
 
 

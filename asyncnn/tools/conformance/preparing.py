@@ -90,13 +90,12 @@ async def _prepare_old(
         old = None if prepared is None else _OldPreparedModel(prepared, version)
         told.notify_1_3(status, old)
 
-    converted = convert_to(model, version)
-    match converted:
-        case v1_0.Model():
+    match convert_to(model, version):
+        case v1_0.Model() as converted:
             device.prepare_model(converted, _Relay1_0(tell))
-        case v1_1.Model():
+        case v1_1.Model() as converted:
             device.prepare_model_1_1(converted, _PREFERENCE, _Relay1_0(tell))
-        case v1_2.Model():
+        case v1_2.Model() as converted:
             relay: Any = _Relay(tell)
             device.prepare_model_1_2(converted, _PREFERENCE, (), (), _NO_TOKEN, relay)
     return await told

@@ -26,7 +26,7 @@ from asyncnn.runtime.translation import form_for
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.profiling import Profile
 from asyncnn.tools.profiling.facts import Facts, facts_of_run
-from asyncnn.tools.profiling.segment_parts import Parts, measured_parts
+from asyncnn.tools.profiling.segment_parts import measured_parts
 from asyncnn.tools.profiling.summary import Seen, Summary
 from asyncnn.tools.profiling.timeline import (
     Cost,
@@ -131,9 +131,8 @@ async def measure(
     look = Look()
     runs = _Runs(prepared, inputs)
     first = await runs.observed(look)
-    cost = Cost(0, 0)
-    if look.entries:
-        cost = observing_cost(look.entries[0].plan, look.entries[0].step)
+    entry = next(iter(look.entries), None)
+    cost = Cost(0, 0) if entry is None else observing_cost(entry.plan, entry.step)
     lines: list[Timeline] = []
     plain_ns: list[int] = []
     due_s = time.monotonic() + LONGEST_S
@@ -146,11 +145,11 @@ async def measure(
         lines.append(line)
         if order.runs is None and number >= LEAST_RUNS - 1 and time.monotonic() > due_s:
             break
-    parts: dict[tuple[int, int], Parts] = {}
-    for key, (step, given) in look.given.items():
-        parts[key] = await offload(measured_parts, step, given, _PART_ROUNDS)
-    route = outputs.route
-    steps = () if route is None else route.steps
+    parts = {
+        key: await offload(measured_parts, step, given, _PART_ROUNDS)
+        for key, (step, given) in look.given.items()
+    }
+    steps = () if outputs.route is None else outputs.route.steps
     seen = Seen(first, steps, look.facts, parts, lines)
     return Summary(form.model, device.name, seen).profile(
         model=order.name,

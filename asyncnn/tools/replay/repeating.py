@@ -389,6 +389,8 @@ class Repetition:
             span = _span(told, argument)
             if data is None or span is None:
                 continue
+            if len(data) != span.end - span.start:
+                raise CannotRepeatError("its inputs do not fit its request")
             if not any(span.meets(each) for each in pending):
                 view(self._pool(span.pool))[span.start : span.end] = data
 

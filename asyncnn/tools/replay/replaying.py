@@ -145,9 +145,9 @@ def _opened(request: ReplayRequest) -> AbstractAsyncContextManager[Device]:
     settings = DeviceSettings()
     if request.device in (None, driver.device):
         # A file may name any path; such settings do not change what is computed.
+        settings = with_options(settings, driver.settings)
         paths = ("cache_key_file", "packed_weights_dir", "capabilities_file")
-        told = [each for each in driver.settings if not each.startswith(paths)]
-        settings = with_options(settings, told)
+        settings = replace(settings, **dict.fromkeys(paths, ""))
     extensions = tuple(request.extensions)
     if name is None or own_device(name):
         return connect(device=name, settings=settings, extensions=extensions)

@@ -153,7 +153,9 @@ class _Watchdog:
             for client in clients:
                 if not client.is_done:
                     self._look_at(client)
-            trial.watch(self._staying(clients[0]), time.monotonic() - self._span.begin)
+            now = time.monotonic()
+            if now < self._span.end:
+                trial.watch(self._staying(clients[0]), now - self._span.begin)
         self._end_driver()
 
     def _staying(self, client: _Client) -> dict[str, int]:

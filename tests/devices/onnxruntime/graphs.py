@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from asyncnn import Device, NamedModel, load
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices.onnxruntime.sessions import RegionSession
-from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
+from asyncnn.extensions.regions import ONNX, RegionPort, region_model, type_of
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionPreference, Priority
@@ -50,13 +50,13 @@ def graph(
     return content
 
 
-def port(dtype: Any, *dimensions: int) -> Port:
+def port(dtype: Any, *dimensions: int) -> RegionPort:
     """Return an input or output of a region; 0 is an open length."""
     return type_of(ONNX, np.dtype(dtype)), dimensions, 0.0, 0
 
 
 def region(
-    content: bytes, inputs: Sequence[Port | Array], outputs: Sequence[Port]
+    content: bytes, inputs: Sequence[RegionPort | Array], outputs: Sequence[RegionPort]
 ) -> NamedModel:
     """Return the model of one region, with inputs ``x0``... and outputs ``y0``..."""
     model = region_model(ONNX, from_buffer(content), inputs, outputs)

@@ -18,7 +18,7 @@ from asyncnn.hal.errors import DeviceUnavailableError, ForkedError, MissedDeadli
 from asyncnn.hal.types import Priority
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.service import Supervision
-from tests.devices.conftest import children, until_running
+from tests.devices.conftest import until_running
 from tests.devices.onnxruntime.conftest import opened
 from tests.devices.onnxruntime.graphs import (
     ENDLESS,
@@ -31,6 +31,7 @@ from tests.devices.onnxruntime.graphs import (
     turns,
 )
 from tests.forks import in_child
+from tests.mappings import children
 from tests.waits import cancelled
 
 ON_EACH = pytest.mark.parametrize(

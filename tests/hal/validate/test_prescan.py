@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import random
-import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,10 +19,10 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import DataLocation, HalVersion, Model, Operand, OperationType
 from asyncnn.hal.validate import model as model_rules
 from asyncnn.hal.validate import validate_model
-from asyncnn.hal.validate.model import is_known
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.tools.conformance.mutations.mutant import with_main
 from asyncnn.tools.conformance.random_graphs.families import graphs
+from asyncnn.tools.fuzz.twins import same_verdict
 from tests.hal.validate.chains import F32, chain
 from tests.hal.validate.samples import (
     extension_model,
@@ -62,30 +61,6 @@ def doubled(model: Model) -> Model:
     )
 
 
-def answer(model: Model, version: HalVersion, is_runtime: bool) -> tuple[str, bool]:
-    """Return what is said of a model, and whether it is remembered as a valid one."""
-    model = replace(model)
-    said = ""
-    try:
-        validate_model(model, version, runtime_only_features=is_runtime)
-    except InvalidArgumentError as error:
-        said = re.sub("0x[0-9a-f]+", "its place", str(error))
-    return said, is_known(model, version)
-
-
-def both(
-    model: Model, version: HalVersion = NEWEST, *, is_runtime: bool = False
-) -> tuple[str, bool]:
-    """Return what either says of a model; fail if that differs."""
-    quick = answer(model, version, is_runtime)
-    model_rules._prescans = None
-    try:
-        assert answer(model, version, is_runtime) == quick
-    finally:
-        model_rules._prescans = PRESCANS
-    return quick
-
-
 MODELS = {
     "quantised": q8_model(),
     "per channel": per_channel_model(),
@@ -103,7 +78,7 @@ def test_a_model_with_its_copy_gets_the_same_answer(
     model: Model, version: HalVersion
 ) -> None:
     for is_runtime in (False, True):
-        both(doubled(model), version, is_runtime=is_runtime)
+        same_verdict(doubled(model), version, runtime_only_features=is_runtime)
 
 
 _GARBAGE = tuple(
@@ -141,7 +116,7 @@ def ruined(model: Model, choose: random.Random) -> Model:
 def test_garbage_gets_the_same_words(model: Model) -> None:
     choose = random.Random(1)
     twice = doubled(model)
-    said = {both(ruined(twice, choose))[0] for _ in range(150)}
+    said = {same_verdict(ruined(twice, choose))[0] for _ in range(150)}
     assert len(said) > 10
 
 
@@ -151,15 +126,15 @@ def test_garbage_gets_the_same_words(model: Model) -> None:
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_any_garbage_gets_the_same_words(model: Model, version: HalVersion) -> None:
     for wrong in corrupted(doubled(model)):
-        both(wrong, version)
+        same_verdict(wrong, version)
 
 
 def check_random(model: Model, seed: int) -> None:
     twice = doubled(model)
-    assert both(twice)[1]
+    assert same_verdict(twice)[1]
     choose = random.Random(seed)
     for _ in range(10):
-        both(ruined(twice, choose))
+        same_verdict(ruined(twice, choose))
 
 
 @needs_compiled
@@ -227,10 +202,10 @@ def test_python_is_asked_once_for_what_is_alike(
 @needs_compiled
 def test_too_many_kinds_are_left_to_python(asked: list[int]) -> None:
     model = chain(400, varied=True)
-    assert both(model)[1]
+    assert same_verdict(model)[1]
     operation = replace(model.main.operations[399], inputs=(0, 2, 2))
     operations = (*model.main.operations[:399], operation)
-    assert "operation 399" in both(with_main(model, operations=operations))[0]
+    assert "operation 399" in same_verdict(with_main(model, operations=operations))[0]
 
 
 @needs_compiled
@@ -246,7 +221,7 @@ def test_operations_of_too_many_kinds_are_each_asked_for(asked: list[int]) -> No
     model = doubled(builder.build().model)
     validate_model(replace(model))
     assert 350 < len(asked) < 400
-    assert both(model)[1]
+    assert same_verdict(model)[1]
 
 
 class Odd(int):
@@ -268,7 +243,7 @@ def test_odd_indexes_get_the_same_words(name: str, value: Any) -> None:
     operations = list(model.main.operations)
     given = getattr(operations[6], name)
     operations[6] = replace(operations[6], **{name: (value, *given[1:])})
-    both(with_main(model, operations=tuple(operations)))
+    same_verdict(with_main(model, operations=tuple(operations)))
 
 
 @needs_compiled

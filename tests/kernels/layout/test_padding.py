@@ -30,6 +30,8 @@ MIRRORED = [
     ((2, 3, 4), [(1, 1), (2, 0), (0, 3)]),
     ((1, 2), [(0, 0), (1, 1)]),
 ]
+ZEROS = [(F32, 0), (F16, 0), (Q8, 77), (Q8S, -100)]
+VALUES = [(F32, 2.5), (F16, np.float16(-3)), (Q8, 200), (Q8S, -9)]
 
 
 def pad(operation, type_, x, paddings, *others, zero_point=0):
@@ -40,24 +42,20 @@ def pad(operation, type_, x, paddings, *others, zero_point=0):
     return compute(operation, [given, constant(I32, paddings), *others], output)
 
 
-@pytest.mark.parametrize(("shape", "paddings"), CASES)
-@pytest.mark.parametrize(("type_", "zero"), [(F32, 0), (F16, 0), (Q8, 77), (Q8S, -100)])
-def test_pad_surrounds_with_the_stored_zero(type_, zero, shape, paddings) -> None:
-    x = random_values(type_, shape)
-    np.testing.assert_array_equal(
-        pad(OperationType.PAD, type_, x, paddings, zero_point=zero),
-        np.pad(x, paddings, constant_values=zero),
-    )
+PADDED = [
+    *((OperationType.PAD, type_, (), zero, zero) for type_, zero in ZEROS),
+    *((OperationType.PAD_V2, type_, (value,), 5, value) for type_, value in VALUES),
+]
 
 
 @pytest.mark.parametrize(("shape", "paddings"), CASES)
-@pytest.mark.parametrize(
-    ("type_", "value"), [(F32, 2.5), (F16, np.float16(-3)), (Q8, 200), (Q8S, -9)]
-)
-def test_pad_v2_surrounds_with_the_given_value(type_, value, shape, paddings) -> None:
+@pytest.mark.parametrize(("operation", "type_", "others", "zero", "value"), PADDED)
+def test_pad_surrounds_with_the_stored_zero_or_a_value(
+    operation, type_, others, zero, value, shape, paddings
+) -> None:
     x = random_values(type_, shape)
     np.testing.assert_array_equal(
-        pad(OperationType.PAD_V2, type_, x, paddings, value, zero_point=5),
+        pad(operation, type_, x, paddings, *others, zero_point=zero),
         np.pad(x, paddings, constant_values=value),
     )
 

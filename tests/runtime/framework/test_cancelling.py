@@ -19,6 +19,8 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework.stepping import SteppedRun
 from asyncnn.runtime.framework.steps import OnCpu
+from asyncnn.tools.bench.made_models import dense
+from asyncnn.tools.stress.place import PATHS, run_by_callback
 from tests.runtime.framework.crippled import Fault
 from tests.runtime.framework.mixed import inputs, mixed
 from tests.runtime.framework.test_failing import framework_with
@@ -124,6 +126,29 @@ async def test_all_who_wait_for_the_end_of_executions_learn_of_it() -> None:
         execution.close()
         async with asyncio.timeout(20):
             await asyncio.gather(*closers)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "callback"])
+async def test_what_is_pending_when_a_framework_is_closed_ends_as_of_any_device(
+    path: str,
+) -> None:
+    long = dense(12, 256, 48)
+
+    async def run() -> ErrorStatus:
+        if path == "callback":
+            return (await run_by_callback(prepared, {"x": long.input()}))[0]
+        async with prepared.runner(path) as run:  # type: ignore[arg-type]
+            await run([long.input()])
+        return ErrorStatus.NONE
+
+    async with asyncnn.open_devices("sample-float-fast") as device:
+        prepared = await device.prepare(long.build())
+        tasks = [asyncio.create_task(run()) for _ in range(16)]
+        await until(lambda: bool(device.hal._host.active))
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    closed = {ErrorStatus.DEVICE_UNAVAILABLE}
+    told = {getattr(end, "status", end) for end in ends} - {ErrorStatus.NONE}
+    assert told == closed
 
 
 async def test_calls_of_a_closed_framework_keep_nothing() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.tflite import UnsupportedOperatorError, control_flow
+from asyncnn.runtime.tflite import UnsupportedOperatorError, branches
 from asyncnn.runtime.tflite.importer import CONVERTERS
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
 from tests.runtime.tflite.cases import F32, I8, const, f32, i8, i32, ramp
@@ -307,7 +307,7 @@ class TestLists:
         assert NOT_IMPORTED[name] in caught.value.message
 
     def test_each_builtin_is_imported_or_refused(self) -> None:
-        flow = set(control_flow.CONVERTERS)
+        flow = set(branches.CONVERTERS)
         imported_names = {n for n in CONVERTERS if not n.startswith("CUSTOM")} | flow
         assert not imported_names & set(NOT_IMPORTED)
         assert imported_names | set(NOT_IMPORTED) == set(NUMBERS)

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.engine.costs import USUAL, estimated_of_graph_ns
+from asyncnn.engine.costs import estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.pacing import completed
 from asyncnn.runtime.tflite.region import is_hybrid
-from asyncnn.tflite import runnable, scan
-from asyncnn.tflite.contents import reading_contents
-from asyncnn.tflite.tables import Contents
+from asyncnn.tflite import scan
+from asyncnn.tools.fuzz.twins import by_python, by_scan, same_file, same_graphs
 from tests.runtime.tflite.cases import const, f32, i8, ramp
 from tests.runtime.tflite.files import Op, Signature, write
 from tests.runtime.tflite.graphs import conv_2d
@@ -37,62 +36,16 @@ UNUSUAL = ("loop", "volumes", "float64", "uint32")
 DAMAGED = (InvalidArgumentError, ValueError, struct.error)
 
 
-def by_python(data: bytes) -> Contents:
-    """Return what is in a file that may be handed to LiteRT.
-
-    :raises InvalidArgumentError: if it may not.
-    """
-    found = completed(reading_contents(memoryview(data)))
-    refusal = runnable.refusal(found)
-    if refusal:
-        raise InvalidArgumentError(refusal)
-    runnable.check(found)
-    return found
-
-
-def by_scan(data: bytes) -> Contents | None:
-    """Return what the scan says of a file, None of one that it leaves to Python."""
-    found = completed(scan.reading_checked(memoryview(data), is_final=True))
-    return found if found.graphs[0].survey is not None else None
-
-
 def is_taken(data: bytes) -> bool:
     return scan._built.scan(data, scan._RULES) is not None
 
 
 def check_alike(data: bytes) -> None:
     """Check what is said of a file that the scan takes."""
+    assert same_file(data)
     found, quick = by_python(data), by_scan(data)
     assert quick is not None
-    (one,), (other,) = found.graphs, quick.graphs
-    assert (one.name, one.inputs, one.outputs) == (
-        other.name,
-        other.inputs,
-        other.outputs,
-    )
-    assert runnable.may_surprise(quick) == runnable.may_surprise(found)
-    assert is_hybrid(other) == is_hybrid(one)
-    assert estimated_of_graph_ns(other) == estimated_of_graph_ns(one, USUAL)
-    assert quick.signatures == found.signatures
-    assert [*quick.buffers] == [*found.buffers]
-    assert quick.codes == found.codes
-    same_graphs(found, quick)
-
-
-def same_graphs(found: Contents, other: Contents) -> None:
-    (one,), (two,) = found.graphs, other.graphs
-    for a, b in zip(one.tensors, two.tensors, strict=True):
-        assert (a.type, a.shape, a.zero_points) == (b.type, b.shape, b.zero_points)
-        assert [*a.scales] == [*b.scales]
-        assert a.quantized_dimension == b.quantized_dimension
-        if a.stored is None:
-            assert b.stored is None
-        else:
-            assert b.stored is not None
-            assert a.stored.tobytes() == b.stored.tobytes()
-    for c, d in zip(one.operators, two.operators, strict=True):
-        assert (c.name, c.inputs, c.outputs) == (d.name, d.inputs, d.outputs)
-        assert c.kind_of_options() == d.kind_of_options()
+    assert is_hybrid(quick.graphs[0]) == is_hybrid(found.graphs[0])
 
 
 def layers() -> bytes:
@@ -153,7 +106,7 @@ class TestFiles:
         heads = [headed(by_python(data)), headed(quick)]
         one, other = (by_python(head) for head in heads)
         assert len(one.graphs[0].operators) >= len(quick.graphs[0].operators)
-        same_graphs(one, other)
+        same_graphs(other, one)
 
     def test_what_may_change_is_read_whole(self) -> None:
         steps = scan.reading_checked(memoryview(layers()), is_final=False)

@@ -30,7 +30,7 @@ from asyncnn.service import Server
 from asyncnn.service.driver import server
 from asyncnn.service.process import Peer
 from asyncnn.tflite.contents import checked
-from tests.devices.conftest import children
+from tests.mappings import children
 from tests.runtime.tflite.cases import boolean, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import Op, Signature, T, given, write
 from tests.runtime.tflite.flow_files import if_, unary

@@ -1,16 +1,20 @@
 """Random calls that a driver has recorded end in the same way once more."""
 
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import asyncnn
-from asyncnn.devices import ReferenceDevice
+from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.hal.errors import NoDriverError
 from asyncnn.service import RecordingSettings, Server
 from asyncnn.service.recorded_memory import CallKind
-from asyncnn.service.recording import CallRecord
+from asyncnn.service.recording import CallRecord, RecordedDriver
+from asyncnn.tools.replay import replaying
 from asyncnn.tools.replay.differing_calls import ReplayReport, judged
 from asyncnn.tools.replay.pinning import CallNeeds, cut
 from asyncnn.tools.replay.repeating import Repetition
@@ -85,6 +89,45 @@ async def test_another_status_is_a_difference(tmp_path: Path) -> None:
     ]
     report = await repeated(tmp_path, record.of_calls(tuple(calls)))
     assert [each.recorded for each in report.differences] == ["GENERAL_FAILURE"]
+
+
+async def test_inputs_that_do_not_fit_are_not_given(tmp_path: Path) -> None:
+    record = await recorded(tmp_path, 0)
+    place, call = next(
+        (number, call)
+        for number, call in enumerate(record.calls)
+        if call.kind is CallKind.EXECUTE and any(call.details.inputs)
+    )
+    inputs = [data and data[:-1] for data in call.details.inputs]
+    details = msgspec.structs.replace(call.details, inputs=tuple(inputs))
+    calls = list(record.calls)
+    calls[place] = msgspec.structs.replace(call, details=details)
+    part = msgspec.structs.replace(record, calls=tuple(calls[: place + 1]))
+    report = await repeated(tmp_path, part)
+    assert report.refusals == {"its inputs do not fit its request": 1}
+    assert report.repeated == place
+
+
+@pytest.mark.parametrize(
+    "option", ["packed_weights_dir=/x", " packed_weights_dir = /x"]
+)
+async def test_no_path_is_taken_from_a_recording(
+    monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    given: list[DeviceSettings] = []
+
+    @asynccontextmanager
+    async def opened(settings: DeviceSettings, **_: object) -> AsyncIterator[None]:
+        given.append(settings)
+        raise NoDriverError("not needed")
+        yield
+
+    monkeypatch.setattr(replaying, "connect", opened)
+    driver = RecordedDriver("reference", settings=("lanes=3", option))
+    record = CallRecord(driver, 0, (), {}, {}, {})
+    with pytest.raises(NoDriverError, match="not needed"):
+        await replaying.replayed(replaying.ReplayRequest(record=record))
+    assert given == [DeviceSettings(lanes=3)]
 
 
 async def test_what_a_chain_needs_stays_with_it(tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ def test_growth_is_told_from_noise_and_from_a_single_step() -> None:
     assert grows("MB", 100 + warming + noise + 6 * minutes / 60)
     assert not grows("", np.where(minutes < 20, 8.0, 9.0))
     assert grows("", np.floor(minutes / 2))
+    assert not grows("", np.where(minutes < 18, 360.0, 375.0))
+    assert not grows("", 360 + 20 * np.random.default_rng(1).random(900).round())
     assert not growth_of("x", "", [0.0] * 9, [*range(9)]).grows
 
 

@@ -19,14 +19,14 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.conformance.random_graphs.artist import Artist
 from asyncnn.tools.conformance.random_graphs.dumping import listing
 from asyncnn.tools.conformance.random_graphs.families import (
-    control_flow,
-    elementwise,
+    branches,
     images,
     moving,
+    pointwise,
     reducing,
     windows,
 )
-from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.families.pointwise import Builder
 from asyncnn.tools.conformance.random_graphs.sketch import (
     Q8PC,
     Q8SYM,
@@ -64,12 +64,12 @@ def _fill_from(artist: Artist, at_most: int, types: Set[OperationType]) -> None:
 
 
 BUILDERS: dict[OperationType, Builder] = {
-    **elementwise.BUILDERS,
+    **pointwise.BUILDERS,
     **moving.BUILDERS,
     **reducing.BUILDERS,
     **images.BUILDERS,
     **windows.BUILDERS,
-    **control_flow.builders(_fill),
+    **branches.builders(_fill),
 }
 """How to draw the arguments of each operation."""
 

@@ -8,8 +8,8 @@ import numpy as np
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.conformance.random_graphs.artist import Artist
-from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder, rows
 from asyncnn.tools.conformance.random_graphs.families.moving import divisors
+from asyncnn.tools.conformance.random_graphs.families.pointwise import Builder, rows
 from asyncnn.tools.conformance.random_graphs.sketch import I32, DrawnTensor, bound_of
 
 

@@ -9,7 +9,7 @@ from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.conformance.random_graphs.artist import Artist
-from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.families.pointwise import Builder
 from asyncnn.tools.conformance.random_graphs.sketch import (
     F16,
     F32,

@@ -6,12 +6,12 @@ from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.conformance.random_graphs.artist import Artist
-from asyncnn.tools.conformance.random_graphs.families.elementwise import (
+from asyncnn.tools.conformance.random_graphs.families.moving import any_axis, divisors
+from asyncnn.tools.conformance.random_graphs.families.pointwise import (
     Builder,
     fused_activation,
     rows,
 )
-from asyncnn.tools.conformance.random_graphs.families.moving import any_axis, divisors
 from asyncnn.tools.conformance.random_graphs.sketch import (
     I32,
     Q8PC,

@@ -5,11 +5,6 @@ from collections.abc import Iterable
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.conformance.random_graphs.artist import Artist
-from asyncnn.tools.conformance.random_graphs.families.elementwise import (
-    Builder,
-    fused_activation,
-    rows,
-)
 from asyncnn.tools.conformance.random_graphs.families.images import (
     Image,
     image,
@@ -17,6 +12,11 @@ from asyncnn.tools.conformance.random_graphs.families.images import (
     layout_flag,
 )
 from asyncnn.tools.conformance.random_graphs.families.moving import divisors
+from asyncnn.tools.conformance.random_graphs.families.pointwise import (
+    Builder,
+    fused_activation,
+    rows,
+)
 from asyncnn.tools.conformance.random_graphs.families.reducing import weights_and_bias
 from asyncnn.tools.conformance.random_graphs.sketch import DrawnTensor
 

@@ -1,19 +1,21 @@
-"""Damages model files, reproducibly: a seed and a file give the same damage again.
+"""Damages bytes, reproducibly: a seed and bytes give the same damage again.
 
 Bytes are damaged blindly, and also where the structure is known, so that the checks
 that come first still pass: offsets and vtables of flatbuffers, values and lengths in
-the header of a container, whose checksum is right again, fields of messages of ONNX.
+the header of a container, whose checksum is right again, fields of messages of ONNX,
+values of MessagePack.
 """
 
 import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from random import Random
 from typing import Any, TypeAlias
 
 import msgspec
-import onnx
 
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 
@@ -32,17 +34,27 @@ EDGES = (
 """Numbers at which arithmetic on lengths, offsets and indices goes wrong."""
 
 
-def damaged(data: bytes, seed: int) -> bytes:
-    """Return ``data`` with one to a few kinds of damage."""
-    random = Random(seed)
-    kinds: Sequence[Callable[[bytes, Random], bytes]] = (
-        _blindly,
-        _STRUCTURED[kind_of(memoryview(data))],
-    )
-    return random.choice(kinds)(data, random)
+def damaged_file(data: bytes, random: Random) -> bytes:
+    """Return a model file with one to a few kinds of damage."""
+    if random.random() < 0.5:
+        with suppress(Exception):  # it was damaged before, and has none
+            return _STRUCTURED[kind_of(memoryview(data))](data, random)
+    return damaged(data, random)
 
 
-def _blindly(data: bytes, random: Random) -> bytes:
+def damaged_values(data: bytes, random: Random) -> bytes:
+    """Return MessagePack with one to a few other values, or other bytes."""
+    if random.random() < 0.7:
+        with suppress(Exception):  # it was damaged before, and has none
+            value = msgspec.msgpack.decode(data)
+            for _ in range(random.randint(1, MOST_DAMAGES)):
+                value = _altered(value, random)
+            return msgspec.msgpack.encode(value)
+    return damaged(data, random)
+
+
+def damaged(data: bytes, random: Random) -> bytes:
+    """Return bytes with one to a few kinds of damage anywhere."""
     mutant = bytearray(data)
     for _ in range(random.randint(1, MOST_DAMAGES)):
         random.choice(_BLIND)(mutant, random)
@@ -130,16 +142,8 @@ class _Flatbuffer(msgspec.Struct, frozen=True):
     fields: tuple[tuple[int, int], ...]
 
 
-_SEEN: dict[bytes, _Flatbuffer] = {}
-
-
+@lru_cache(maxsize=64)
 def _structure(data: bytes) -> _Flatbuffer:
-    if data not in _SEEN:
-        _SEEN[data] = _scanned(data)
-    return _SEEN[data]
-
-
-def _scanned(data: bytes) -> _Flatbuffer:
     tables: list[int] = []
     vtables: set[int] = set()
     fields: list[tuple[int, int]] = []
@@ -281,6 +285,8 @@ def _replaced(value: Any, random: Random) -> Any:
 
 def _in_onnx(data: bytes, random: Random) -> bytes:
     """Alter fields of the messages: names, types, numbers, shapes, whole nodes."""
+    import onnx
+
     model = onnx.ModelProto.FromString(data)
     for _ in range(random.randint(1, MOST_DAMAGES)):
         message = model

@@ -10,7 +10,7 @@ from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import Dimensions, OperandType, OperationType
 from asyncnn.tools.conformance.random_graphs.artist import Artist, completely, is_tame
 from asyncnn.tools.conformance.random_graphs.checking import loop
-from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.families.pointwise import Builder
 from asyncnn.tools.conformance.random_graphs.sketch import (
     B8,
     I32,

@@ -1,0 +1,246 @@
+"""A driver that is fuzzed: connections that check nothing, and whether it is well."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from asyncnn.devices.own_devices import own_device
+from asyncnn.hal.types import (
+    DataLocation,
+    ErrorStatus,
+    FusedActivationFunc,
+    Model,
+    Operand,
+    OperandType,
+    OperationType,
+    RequestArgument,
+)
+from asyncnn.memory.handles import FIXED_CONTENTS, FIXED_SIZE, seal
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.service import wire
+from asyncnn.service.decoding import decode_to_client
+from asyncnn.service.process import (
+    can_connect,
+    driver_process,
+    private_address,
+    socket_address,
+)
+
+ANSWER_S = 5.0
+"""Within which a driver has to answer."""
+
+_MOST_SPARE = 6
+"""Descriptors and threads that a driver may have more than when it began."""
+
+_LONGEST_START_S = 60.0
+_MOST_PACKET = 20_000
+_STATUSES = frozenset(int(status) for status in ErrorStatus)
+
+Answered: TypeAlias = tuple[type[Any], int]
+"""A kind of answer, and the number of what it answers."""
+
+
+class DriverError(Exception):
+    """A driver has died, does not answer, or does not do as it should."""
+
+
+def sum_model() -> Model:
+    """Return ``z = x + y``, all float32 [4]."""
+    kind = OperandType.TENSOR_FLOAT32
+    builder = ModelBuilder()
+    x, y = builder.input("x", kind, (4,)), builder.input("y", kind, (4,))
+    none = builder.scalar(FusedActivationFunc.NONE)
+    z = builder.operation(OperationType.ADD, [x, y, none], Operand(kind, (4,)))
+    builder.output(z, "z")
+    return builder.build().model
+
+
+class BarePeer:
+    """A connection to a driver that checks nothing that it sends."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(ANSWER_S)
+        self._socket.connect(socket_address(path))
+        self.awaited: set[Answered] = set()
+        self.is_over = False
+        self.send(wire.Hello(wire.PROTOCOL_VERSION))
+        self._awaiting(lambda message: isinstance(message, wire.Welcome))
+
+    def send(self, message: wire.ToDriver, fds: Sequence[int] = ()) -> None:
+        """Send a message; a large one goes in a file."""
+        data = b"\0" + wire.encode(message)
+        with ExitStack() as stack:
+            given = [*fds]
+            if len(data) > _MOST_PACKET:
+                file = os.memfd_create("fuzz", os.MFD_ALLOW_SEALING)
+                stack.callback(os.close, file)
+                os.write(file, data[1:])
+                seal(file, FIXED_CONTENTS)
+                given.insert(0, file)
+                data = b"\1" + (len(data) - 1).to_bytes(8, "little")
+            try:
+                if given:
+                    self._socket.send(b"\2" + bytes((len(given),)))
+                socket.send_fds(self._socket, [data], given)
+            except ConnectionError:
+                self.is_over = True
+            except TimeoutError as error:
+                raise DriverError("a driver that takes no more messages") from error
+
+    def ask(
+        self, message: wire.ToDriver, answer: Answered, fds: Sequence[int] = ()
+    ) -> None:
+        """Send a message that has an answer."""
+        self.awaited.add(answer)
+        self.send(message, fds)
+
+    def await_all(self) -> None:
+        """Wait for all answers.
+
+        :raises DriverError: if one does not come, or the driver hangs up.
+        """
+        if self.awaited:
+            self._awaiting(lambda _: not self.awaited)
+        if self.is_over:
+            raise DriverError("a driver that hung up on a client that broke no rule")
+
+    def take(self) -> None:
+        """Take the answers that are there."""
+        while select.select([self._socket], [], [], 0)[0] and not self.is_over:
+            self._note(self._received())
+
+    def _awaiting(self, until: Callable[[Any], bool]) -> None:
+        limit = time.monotonic() + ANSWER_S
+        while not self.is_over:
+            left = limit - time.monotonic()
+            if left < 0 or not select.select([self._socket], [], [], left)[0]:
+                missing = sorted((kind.__name__, n) for kind, n in self.awaited)[:3]
+                raise DriverError(f"a driver that does not answer {missing}")
+            message = self._received()
+            self._note(message)
+            if until(message):
+                return
+
+    def _received(self) -> Any:
+        try:
+            packet, fds, _, _ = socket.recv_fds(self._socket, 1 << 17, 8)
+        except ConnectionError:
+            packet, fds = b"", []
+        try:
+            if not packet:
+                self.is_over = True
+                return None
+            if packet[:1] == b"\2":
+                return None
+            data = os.pread(fds[0], 1 << 26, 0) if packet[:1] == b"\1" else packet[1:]
+            return decode_to_client(data)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _note(self, message: Any) -> None:
+        if message is None:
+            return
+        status = getattr(message, "status", 0)
+        if status not in _STATUSES:
+            raise DriverError(f"status {status} of no HAL")
+        if isinstance(message, wire.FencedDone):
+            for end in message.ends:
+                self.awaited.discard((wire.FencedDone, end.execution))
+            return
+        number = next(iter(message.__struct_fields__), "")
+        self.awaited.discard((type(message), getattr(message, number, 0)))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+class Neighbour:
+    """An honest client, which is to get right results however others behave."""
+
+    def __init__(self, path: str) -> None:
+        self._peer = BarePeer(path)
+        self._number = 0
+        file = os.memfd_create("fuzz", os.MFD_ALLOW_SEALING)
+        os.truncate(file, 48)
+        seal(file, FIXED_SIZE)
+        self._file = file
+        info = wire.PoolInfo(1, "ashmem", 48, (), 1)
+        self._peer.send(wire.AnnouncePools((info,)), [file])
+        message = wire.PrepareModel(1, sum_model(), (), 1, 1, None)
+        self._peer.ask(message, (wire.Prepared, 1))
+        self._peer.await_all()
+        self.check()
+
+    def check(self) -> None:
+        """Have the driver compute a sum.
+
+        :raises DriverError: if it is wrong, or does not come.
+        """
+        self._number += 1
+        x = np.arange(8, dtype=np.float32) + self._number % 100
+        os.pwrite(self._file, x.tobytes() + bytes(16), 0)
+        places = [
+            RequestArgument(False, DataLocation(0, 16 * each, 16)) for each in range(3)
+        ]
+        inputs, outputs = tuple(places[:2]), tuple(places[2:])
+        order = wire.Execute(self._number, 1, inputs, outputs, (1,), 0, None, None)
+        self._peer.ask(order, (wire.Executed, self._number))
+        self._peer.await_all()
+        found = np.frombuffer(os.pread(self._file, 16, 32), np.float32)
+        if not np.array_equal(found, x[:4] + x[4:]):
+            raise DriverError("a neighbour has got a wrong result")
+
+    def close(self) -> None:
+        """Hang up."""
+        self._peer.close()
+        os.close(self._file)
+
+
+@contextmanager
+def served(device: str) -> Iterator[tuple[str, int]]:
+    """Yield the address and the process of a driver of a device."""
+    if own_device(device or "reference") is not None:
+        with driver_process(device=device or "reference") as driver:
+            yield str(driver.path), driver.pid
+        return
+    path = private_address()
+    command = [sys.executable, "-m", "asyncnn", "serve", "--until-eof"]
+    command += ["--device", device, "--socket", path]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as process:
+        limit = time.monotonic() + _LONGEST_START_S
+        while not can_connect(path):
+            if process.poll() is not None or time.monotonic() > limit:
+                raise DriverError(f"no driver serves {device}")
+            time.sleep(0.01)
+        yield path, process.pid
+        process.terminate()
+
+
+def held_by(pid: int) -> int:
+    """Return how many descriptors and threads a process has."""
+    return sum(len(os.listdir(f"/proc/{pid}/{what}")) for what in ("fd", "task"))
+
+
+def check_held(pid: int, base: int) -> None:
+    """Wait until a process holds about as much as at first.
+
+    :raises DriverError: if it does not in time.
+    """
+    limit = time.monotonic() + ANSWER_S
+    while (held := held_by(pid)) > base + _MOST_SPARE:
+        if time.monotonic() > limit:
+            raise DriverError(f"a driver that holds {held - base} more than at first")
+        time.sleep(0.02)

@@ -1,0 +1,245 @@
+"""Watches a worker, restarts it after what it has found, and keeps that in files."""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+from msgspec.structs import replace
+
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.tools.fuzz.worker import HANG_S, NOTE_BYTES, Note, WorkOrder
+
+HAS_ATHERIS = importlib.util.find_spec("atheris") is not None
+"""Whether mutants can be guided by coverage."""
+
+UNGUIDED = frozenset({"driver", "frames", "http", "litert", "onnxruntime"})
+"""Targets in which what counts is in another process, in C, or on a loop."""
+
+_MOST_START_S = 120.0
+_SHRINK_S = 8.0
+_MOST_STARTS = 16
+_LOOK_S = 0.02
+_FIRST_LINE = "most recent call first"
+
+
+class FuzzFinding(msgspec.Struct, frozen=True):
+    """Bytes that a target does not answer as it has to.
+
+    ``kind`` is ``crash``, ``hang`` or ``error``; ``where`` is the same for the same
+    cause, as far as can be told. ``command`` tries the ``file`` again.
+    """
+
+    kind: str
+    problem: str
+    where: str
+    file: str
+    command: str
+
+
+class Hunted(msgspec.Struct, frozen=True):
+    """How a target was tried: so often in so many seconds, and what was found.
+
+    ``how`` is ``atheris``, or ``seed`` for mutants that nothing guides. A target that
+    cannot be tried here has a ``problem`` instead.
+    """
+
+    target: str
+    how: str
+    seed: int
+    executions: int
+    seconds: float
+    findings: tuple[FuzzFinding, ...] = ()
+    problem: str = ""
+
+    @property
+    def per_s(self) -> float:
+        """Executions a second."""
+        return self.executions / self.seconds if self.seconds else 0.0
+
+
+class Hunt(msgspec.Struct, frozen=True, kw_only=True):
+    """What to try: a target, by a seed, for so many seconds; see `WorkOrder`.
+
+    With ``guides``, coverage guides where that can be. What is found is written below
+    ``folder``.
+    """
+
+    target: str
+    seconds: float
+    seed: int = 0
+    device: str = ""
+    corpus: str = ""
+    guides: bool = True
+    folder: Path = Path()
+    targets: str = "asyncnn.tools.fuzz.targets"
+
+    def run(self, told: Callable[[FuzzFinding], None] = lambda _: None) -> Hunted:
+        """Try until the time is over, and tell of each finding.
+
+        :raises GeneralFailureError: if a finding cannot be written.
+        """
+        is_guided = self.guides and HAS_ATHERIS and self.target not in UNGUIDED
+        found: dict[str, FuzzFinding] = {}
+        executions, spent, seed, problem = 0, 0.0, self.seed, ""
+        while spent < self.seconds and seed - self.seed < _MOST_STARTS:
+            order = WorkOrder(
+                target=self.target,
+                note="",
+                seconds=self.seconds - spent,
+                seed=seed,
+                device=self.device,
+                corpus=self.corpus,
+                is_guided=is_guided,
+                known=tuple(found),
+                targets=self.targets,
+            )
+            outcome = watched(order)
+            executions += outcome.executions
+            spent += outcome.seconds
+            seed += 1
+            if not outcome.executions:
+                problem = outcome.problem or "it has not begun"
+                break
+            if outcome.kind and outcome.where not in found:
+                finding = self._kept(order, outcome)
+                found[outcome.where] = finding
+                told(finding)
+        return Hunted(
+            *(self.target, "atheris" if is_guided else "seed", self.seed, executions),
+            *(round(spent, 2), tuple(found.values()), problem),
+        )
+
+    def _kept(self, order: WorkOrder, outcome: "WorkerEnd") -> FuzzFinding:
+        """Make what was found small, and write it to a file."""
+        name = f"{self.target}-{hashlib.sha256(outcome.data).hexdigest()[:12]}"
+        file = self.folder / name
+        words = ["asyncnn", "fuzz", self.target, "--input", str(file)]
+        if self.device:
+            words += ["--device", self.device]
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(outcome.data)
+            order = replace(order, is_guided=False, known=())
+            if watched(replace(order, input=str(file))).kind != outcome.kind:
+                words.append(f"# by itself it is answered: seed {order.seed}")
+            else:
+                watched(
+                    replace(order, input=str(file), shrinks=True, seconds=_SHRINK_S)
+                )
+        except OSError as error:
+            raise GeneralFailureError(f"{file}: {error.strerror}") from error
+        return FuzzFinding(
+            outcome.kind, outcome.problem, outcome.where, str(file), " ".join(words)
+        )
+
+
+class WorkerEnd(msgspec.Struct, frozen=True):
+    """How a worker ended, in how many seconds since it was ready; see `FuzzFinding`.
+
+    ``data`` are what it tried last.
+    """
+
+    executions: int
+    seconds: float
+    data: bytes = b""
+    kind: str = ""
+    problem: str = ""
+    where: str = ""
+
+
+def watched(order: WorkOrder) -> WorkerEnd:
+    """Have a worker do as ordered, and end it when its time is over, or if it hangs."""
+    with TemporaryDirectory(prefix="asyncnn-fuzz-") as folder:
+        path, words = Path(folder, "note"), Path(folder, "stderr")
+        path.write_bytes(b"")
+        os.truncate(path, NOTE_BYTES)
+        note, order = Note(str(path)), replace(order, note=str(path))
+        command = [sys.executable, "-m", "asyncnn.tools.fuzz.worker"]
+        with (
+            words.open("wb") as stderr,
+            subprocess.Popen(
+                [*command, msgspec.json.encode(order).decode()],
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            ) as process,
+        ):
+            try:
+                hangs, seconds = _wait(process, note, order)
+            finally:
+                process.kill()
+        status = process.returncode
+        told = words.read_text(errors="replace")
+        outcome = WorkerEnd(note.head[0], max(seconds, 1e-3), note.data)
+        if hangs:
+            where = f"hang at {_place(told)}"
+            return replace(outcome, kind="hang", problem="took 5 s", where=where)
+        if note.words:
+            problem, _, where = note.words.partition("\n")
+            return replace(outcome, kind="error", problem=problem, where=where)
+        if status in (0, -signal.SIGKILL) or not note.head[0]:
+            return replace(outcome, problem=told.strip().rpartition("\n")[2][:300])
+        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        return replace(
+            outcome,
+            kind="crash",
+            problem=f"the process ended by {name}: {_last_words(told)}",
+            where=f"{name} at {_place(told)}",
+        )
+
+
+def _wait(
+    process: subprocess.Popen[bytes], note: Note, order: WorkOrder
+) -> tuple[bool, float]:
+    """Wait for the end of a worker, or of its time; return whether it hangs.
+
+    And for how many seconds it was ready.
+    """
+    started = last = time.monotonic()
+    ready: float | None = None
+    count = 0
+    while process.poll() is None:
+        time.sleep(_LOOK_S)
+        now, (executions, _, _, is_ready) = time.monotonic(), note.head
+        if is_ready and ready is None:
+            ready = last = now
+        if executions != count:
+            count, last = executions, now
+        if ready is not None and not order.shrinks and now - last > HANG_S:
+            process.send_signal(signal.SIGABRT)  # it tells where it is
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2)
+            return True, now - ready
+        limit = order.seconds + (2 * HANG_S if order.shrinks or order.input else 0)
+        # What is tried when the time is over has its own time yet: it may hang.
+        is_between = last == now or order.shrinks
+        if ready is None:
+            if now - started > _MOST_START_S:
+                process.kill()
+        elif now - ready > limit and is_between:
+            process.kill()
+    return False, time.monotonic() - (ready or started)
+
+
+def _place(told: str) -> str:
+    """Return the newest places of what `faulthandler` has written."""
+    lines = told.partition(_FIRST_LINE)[2].splitlines()[1:4]
+    places = [line.replace('"', "").split(", ") for line in lines if ", line " in line]
+    return " < ".join(
+        f"{Path(each[0].split('File ')[-1]).name}:{each[1].split()[1]}"
+        for each in places
+    )
+
+
+def _last_words(told: str) -> str:
+    """Return the line that native code has written before its process ended."""
+    lines = told.partition("Fatal Python error")[0].strip().splitlines()
+    return lines[-1][:300] if lines else "it said nothing"

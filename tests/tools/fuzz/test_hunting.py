@@ -1,0 +1,152 @@
+"""What must not happen is found, made small and kept; every target is tried."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from asyncnn.runtime.file_kinds import FileKind, kind_of
+from asyncnn.runtime.model_file import load
+from asyncnn.tools.fuzz import hunting, mutators, twins
+from asyncnn.tools.fuzz.hunting import Hunt
+from asyncnn.tools.fuzz.targets import TARGETS
+from tests.cli.conftest import Ran, asyncnn_command
+from tests.tools.fuzz import planted
+from tests.tools.fuzz.originals import GENERATED, files
+
+Command = Callable[..., Ran]
+PLANTED = "tests.tools.fuzz.planted"
+__all__ = ["asyncnn_command"]
+
+
+def hunt(target: str, folder: Path) -> Hunt:
+    return Hunt(target=target, seconds=0.1, guides=False, folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "problem", "size"),
+    [
+        pytest.param(
+            *("crashing", "crash", "SIGSEGV", 1), marks=pytest.mark.exhaustive
+        ),
+        ("careless", "error", "IndexError: list index out of range", 1),
+        pytest.param(
+            *("chatty", "error", "not one line", 1), marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            *("failing_to_allocate", "error", "MemoryError on the way", 1),
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            *("hungry", "error", "MiB of memory", None), marks=pytest.mark.exhaustive
+        ),
+        pytest.param(*("hanging", "hang", "5 s", None), marks=pytest.mark.exhaustive),
+        pytest.param(*("stuck", "hang", "5 s", None), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_planted_fault_is_found_and_made_small(
+    tmp_path: Path, target: str, kind: str, problem: str, size: int | None
+) -> None:
+    hunted = replace(hunt(target, tmp_path), targets=PLANTED).run()
+    assert hunted.executions >= 2
+    finding = hunted.findings[0]
+    assert finding.kind == kind
+    assert problem in finding.problem
+    kept = Path(finding.file).read_bytes()
+    assert planted.MARK in kept
+    assert size is None or len(kept) == size
+    assert finding.command == f"asyncnn fuzz {target} --input {finding.file}"
+
+
+@pytest.mark.exhaustive
+def test_a_place_that_is_known_is_told_once(tmp_path: Path) -> None:
+    order = replace(hunt("careless", tmp_path), targets=PLANTED, seconds=1.0)
+    hunted = order.run()
+    assert len(hunted.findings) == 1
+    assert hunted.executions > 100
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_short_run_finds_nothing(tmp_path: Path, target: str) -> None:
+    hunted = replace(hunt(target, tmp_path), seconds=0.2).run()
+    assert not hunted.problem
+    assert hunted.executions
+    assert hunted.findings == ()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("target", ["tflite", "onnx", "container"])
+def test_more_originals_are_files_of_a_folder(
+    shared: Path, tmp_path: Path, target: str
+) -> None:
+    folder = tmp_path / "originals"
+    folder.mkdir()
+    for name, data in files(shared / "models"):
+        (folder / name).write_bytes(data)
+    order = replace(hunt(target, tmp_path), seconds=5.0, corpus=str(folder))
+    assert order.run().findings == ()
+
+
+class TestCommand:
+    def test_it_reports(self, tmp_path: Path, asyncnn_command: Command) -> None:
+        report = tmp_path / "report.json"
+        options = ["--seconds", 0.2, "--no-guide", "--json", report]
+        ran = asyncnn_command("fuzz", "packets", *options)
+        assert ran.status == 0
+        assert "packets" in ran.out
+        assert "not guided: 0 findings" in ran.out
+        (hunted,) = msgspec.json.decode(report.read_bytes(), type=list[hunting.Hunted])
+        assert hunted.executions > 100
+
+    def test_it_tries_one_file(self, tmp_path: Path, asyncnn_command: Command) -> None:
+        file = tmp_path / "input"
+        file.write_bytes(b"anything")
+        ran = asyncnn_command("fuzz", "packets", "--input", file)
+        assert (ran.status, ran.out) == (0, "packets: answered\n")
+
+    def test_it_lists(self, asyncnn_command: Command) -> None:
+        listed = asyncnn_command("fuzz", "--list").out.splitlines()
+        assert [line.split()[0] for line in listed] == [*TARGETS]
+
+    @pytest.mark.parametrize(
+        "words", [["nothing"], ["all", "--input", "x"], ["ring", "--input", "x"]]
+    )
+    def test_what_cannot_be_is_refused(
+        self, asyncnn_command: Command, words: list[str]
+    ) -> None:
+        ran = asyncnn_command("fuzz", *words)
+        assert ran.status == 2
+        assert ran.err.count("\n") == 1
+
+
+class TestMutators:
+    def test_every_kind_of_file_is_among_the_originals(self) -> None:
+        kinds = {kind_of(memoryview(data)) for _, data in files(None)}
+        assert kinds == set(FileKind)
+
+    @pytest.mark.parametrize("name", GENERATED)
+    def test_originals_load(self, name: str) -> None:
+        load(GENERATED[name]())
+
+    @pytest.mark.parametrize("name", GENERATED)
+    def test_damage_is_the_same_for_a_seed_and_gets_past_checks(
+        self, name: str
+    ) -> None:
+        data = GENERATED[name]()
+        mutants = [mutators.damaged_file(data, Random(seed)) for seed in range(100)]
+        again = [mutators.damaged_file(data, Random(seed)) for seed in range(100)]
+        assert mutants == again
+        assert len(set(mutants)) > 80
+        assert sum(mutant[:8] == data[:8] for mutant in mutants) > 50
+
+
+def test_rings_that_differ_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins.same_ring(bytes(range(256)))
+    monkeypatch.setattr(twins.PythonRing, "available_to_write", lambda _: 3)
+    with pytest.raises(twins.TwinsDifferError, match="step 1: C says"):
+        twins.same_ring(bytes((4, 0, 0, 0, 5, 0, 0, 0)))
