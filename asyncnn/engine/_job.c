@@ -1767,10 +1767,15 @@ keep_end(State *state, Fields *self, const Control *control)
     if (is_kept)
         shapes = PyObject_GetAttr(
             self->objects[AT__plan], state->names[NAME_known_outputs]);
-    if (!shapes)
-        return false;
-    set(self, AT__shapes, shapes);
-    /* Here, where no lock is held: who logs may submit more. */
+    if (shapes)
+        set(self, AT__shapes, shapes);
+    return shapes;
+}
+
+/* Tell what a run has computed, where that is asked for. */
+static bool
+tell_run(State *state, Fields *self)
+{
     int is_told = is_true(state->cpuexe, state->names[NAME_is_on]);
     if (is_told <= 0)
         return !is_told;
@@ -1840,18 +1845,31 @@ Port_drain(Port *self, PyObject *ended)
         first = top;
         top = below;
     }
-    bool is_listed = true;
+    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+    PyObject *type = NULL, *value = NULL, *trace = NULL;
     while (first) {
         Control *following = first->below;
         first->below = NULL;
+        Fields *run = first->outcome == DONE ? first->fields : NULL;
+        Py_XINCREF((PyObject *)run);
         PyObject *told = take_back(first);
-        if (!told || PyList_Append(ended, told))
-            is_listed = false;
+        /* Listed first: an interrupt comes as it is told. No lock is held, as who logs
+         * may submit more. */
+        bool is_whole = told && !PyList_Append(ended, told)
+                        && (!run || tell_run(state, run));
+        if (!is_whole && !type)
+            PyErr_Fetch(&type, &value, &trace);
+        else if (!is_whole)
+            PyErr_Clear();
         Py_XDECREF(told);
+        Py_XDECREF((PyObject *)run);
         Py_DECREF((PyObject *)first);
         first = following;
     }
-    return is_listed ? Py_NewRef(Py_None) : NULL;
+    if (!type)
+        return Py_NewRef(Py_None);
+    PyErr_Restore(type, value, trace);
+    return NULL;
 }
 
 /* Call what looks at a list when all that has ended is in it. The loop comes again if

@@ -192,7 +192,10 @@ class RunQueue(Generic[JobT]):
         if not ready.length:
             account.served_ns[job.priority] = now_ns
         ready.push(job)
-        self._count_waiting(account, 1)
+        # No call: an interrupt comes as one begins, and would leave it uncounted.
+        account.waiting += 1
+        account.user.waiting += 1
+        self.waiting += 1
 
     def take(self, now_ns: int) -> JobT | None:
         """Give a free lane the job to run now, None if there is none.
@@ -280,7 +283,9 @@ class RunQueue(Generic[JobT]):
                 self._running.remove(job)  # last, and no call below: see `drop`
         if goes_on:
             account.ready[job.priority].suspend(job)
-            self._count_waiting(account, 1)
+            account.waiting += 1  # no call: see `wait`
+            account.user.waiting += 1
+            self.waiting += 1
             return
         job.state = OUTSIDE
         account.pending -= 1
@@ -342,8 +347,11 @@ class RunQueue(Generic[JobT]):
         """Forget a job that waits or is suspended; False if it does not wait here."""
         if job.state not in (WAITING, SUSPENDED):
             return False
-        job.account.ready[job.priority].discard(job)
-        self._count_waiting(job.account, -1)
+        account = job.account
+        account.ready[job.priority].discard(job)
+        account.waiting -= 1  # no call: see `wait`
+        account.user.waiting -= 1
+        self.waiting -= 1
         self.end(job, 0)
         return True
 
@@ -360,11 +368,6 @@ class RunQueue(Generic[JobT]):
     def _free_lane(self, job: JobT) -> None:
         (self.aside if job in self.aside else self._running).remove(job)
         self.room = self.most_lanes - len(self.aside) - len(self._running)
-
-    def _count_waiting(self, account: ClientAccount[JobT], more: int) -> None:
-        account.waiting += more
-        account.user.waiting += more
-        self.waiting += more
 
     def _charge(self, job: JobT, now_ns: int) -> None:
         """Count what a job has had of its lane since it was last charged, by weight."""

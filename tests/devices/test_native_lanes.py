@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncnn import logs
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.executable import MOST_LESSONS
+from asyncnn.devices.run import Run
 from asyncnn.engine.job import Job
 from asyncnn.hal.types import Priority
 from asyncnn.qos import Client, Policy
@@ -197,8 +199,10 @@ async def test_idle_threads_end_and_come_back() -> None:
 UNCLOSED = """
 import asyncio, sys, time
 import asyncnn
+from asyncnn import logs
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.executable import MOST_LESSONS
+from asyncnn.devices.run import Run
 from tests.devices.test_accelerated import X, layers
 settings = DeviceSettings(inline_below_us=0, lanes=1)
 async def begin():
@@ -227,6 +231,35 @@ def test_the_process_ends_at_once_with_a_run_that_nobody_waits_for(end: str) -> 
     took_s = time.monotonic() - float(ran.stdout or 0)
     assert ran.returncode == 0, ran.stderr
     assert took_s < 8, "it has waited for a graph that nobody gives back"
+
+
+def test_an_interrupt_as_a_run_is_told_of_loses_neither(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, left = asyncio.new_event_loop(), 1
+
+    def interrupt(_: Run) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    device = open_device("accelerated", settings=ON_LANES)
+    opened = loop.run_until_complete(device.__aenter__())
+    prepared = loop.run_until_complete(opened.prepare(layers(4)))
+    loop.run_until_complete(prepared.run(X))
+    logs.set_tags("cpuexe")
+    monkeypatch.setattr(Run, "_tell_run", interrupt)
+    running = loop.create_task(prepared.run(X))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(running)
+        outputs = loop.run_until_complete(asyncio.wait_for(running, 30))
+    finally:
+        logs.set_tags("")
+        loop.run_until_complete(device.__aexit__(None, None, None))
+        loop.close()
+    np.testing.assert_array_equal(outputs["y"], X / 16)
 
 
 async def test_runs_that_are_like_others_are_learnt_from() -> None:

@@ -43,6 +43,7 @@ class Offered(Recorded):
 
     goes_native = True
     lane: Any = None
+    stops = 0
 
     def offer(self, idle: list[Any], /) -> bool:
         lane = idle[-1]
@@ -52,19 +53,22 @@ class Offered(Recorded):
         return True
 
     def come_back(self, *_: Any) -> bool:
-        return True
+        self.stops -= 1
+        return self.stops < 0
 
     def finish(self) -> ErrorStatus:
         self.finished.set()  # first: an interrupt in here is the application's
         return ErrorStatus.NONE
 
 
-def interrupted(number: int, function: Callable[[], object]) -> bool:
+def interrupted(
+    number: int, function: Callable[[], object], other: str = "return"
+) -> bool:
     """Call a function with an interrupt at an event; False if there are less."""
 
     def interrupt(_: FrameType, event: str, __: Any) -> None:
         nonlocal number
-        number -= event in ("c_return", "return")
+        number -= event in ("c_return", other)
         if number < 0:
             sys.setprofile(None)
             raise KeyboardInterrupt
@@ -142,6 +146,18 @@ async def test_what_has_come_back_is_reported_by_a_later_turn(number: int) -> No
     await asyncio.sleep(0)
     assert works[0].finished.is_set()
     await desk.close(works[1:])
+
+
+@pytest.mark.parametrize("number", range(MOST_CALLS))
+async def test_what_was_stopped_is_counted_where_it_waits(number: int) -> None:
+    desk, work = Desk(), Offered([])
+    work.stops = 1
+    desk.scheduler.submit(work)
+    desk.port.back = [(work.lane, 0, 0, 0, 0)]
+    assert interrupted(number, desk.scheduler._deliver, "call") or number > 0
+    await desk.close([work])
+    run_queue = desk.scheduler.run_queue
+    assert (run_queue.waiting, run_queue.room, run_queue.pending) == (0, 1, 0)
 
 
 async def test_who_logs_a_failure_may_submit_more(

@@ -411,7 +411,13 @@ class _Check:
             self._needs_all |= bool(callers)
             self._check_complete(omits)
         self.depends_on_data |= type_ in _DATA_DEPENDENT
-        self.needs_elements |= type_ in _NEED_ELEMENTS
+        if type_ in _NEED_ELEMENTS and not self.needs_elements:
+            # Without an axis, those of none are all different.
+            self.needs_elements = type_ != b"Unique" or any(
+                self._texts(field, _ATTRIBUTE_NAME) == [b"axis"]
+                for field in self._within(node)
+                if field.number == _ATTRIBUTE
+            )
         if depth == 1 and not callers and name == (b"", b"Gather", b""):
             self.tables.update(inputs[:1])
             inputs = inputs[1:]

@@ -62,8 +62,8 @@ def _is_plain(node: Node, options: Any) -> bool:
     if node.tensor(1).shape != (node.rank(),):
         return False
     dropped = options.ShrinkAxisMask()
-    if not dropped:
-        return True
+    if not dropped or any(node.tensor(index).data is None for index in (1, 2)):
+        return True  # of computed bounds, nothing else would have them
     bounds = zip(node.values(1).tolist(), node.values(2).tolist(), strict=True)
     return not dropped & (options.BeginMask() | options.EndMask()) and all(
         end == begin + 1 != 0 or not dropped >> axis & 1

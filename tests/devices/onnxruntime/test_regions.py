@@ -329,6 +329,21 @@ async def test_inputs_without_elements_are_refused_that_would_end_the_process(
     assert y.shape == (3, 1, 1, 1)
 
 
+@pytest.mark.parametrize("options", [{}, {"axis": 0}], ids=str)
+async def test_none_are_all_different_but_along_an_axis(
+    device: Device, options: dict[str, int]
+) -> None:
+    nodes = [helper.make_node("Unique", ["x"], ["y"], **options)]
+    content = graph(nodes, [("x", FLOAT, ["n"])], [("y", FLOAT, ["m"])])
+    prepared = await device.prepare(region(content, [port(F32, 0)], [port(F32, 0)]))
+    if options:
+        with pytest.raises(InvalidArgumentError, match="has no elements"):
+            await prepared.run([np.empty(0, F32)])
+    else:
+        (y,) = (await prepared.run([np.empty(0, F32)])).values()
+        assert y.shape == (0,)
+
+
 async def test_only_regions_of_onnx_take_inputs_without_elements() -> None:
     builder = ModelBuilder()
     x = builder.input("x", OperandType.TENSOR_FLOAT32, (0, 2))

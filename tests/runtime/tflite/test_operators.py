@@ -70,6 +70,17 @@ def test_float16_is_computed_as_float32(name: str) -> None:
     assert results[0].tolist() == results[1].astype(np.float16).tolist()
 
 
+def test_a_row_is_picked_by_computed_bounds() -> None:
+    bounds = T(np.int32, (2,)), T(np.int32, (2,)), T.constant([1, 1])
+    inputs, row = [T(np.float32, (4, 3)), *bounds], T(np.float32, (3,))
+    masks = {"ShrinkAxisMask": 1, "EndMask": 2}
+    named = imported(case("STRIDED_SLICE", inputs, row, **masks))
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    given = [x, np.int32([2, 0]), np.int32([3, 0])]
+    (found,) = run_direct(SimpleNamespace(model=named.model, inputs=given))
+    assert found.tolist() == x[2].tolist()
+
+
 @each_case
 def test_the_operations_compute_what_the_operator_computes(case: Case) -> None:
     rng = np.random.default_rng(7)
