@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.memory.handles import SHRINK, seals_of
 from asyncnn.service.limits import MAX_CALLS
 
 MEMORY_NAME = "asyncnn-calls"
@@ -226,7 +227,11 @@ def open_memory(pid: int) -> int:
     for entry in entries:
         with contextlib.suppress(OSError):  # it was closed meanwhile
             if os.readlink(entry).startswith(f"/memfd:{MEMORY_NAME}"):
-                return os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(entry, os.O_RDONLY | os.O_CLOEXEC)
+                # Clients may send files of that name; drivers keep none that is sealed.
+                if seals_of(fd) & SHRINK:
+                    return fd
+                os.close(fd)
     raise GeneralFailureError(
         f"the driver (process {pid}) records no calls",
         hint="start it with asyncnn serve --record 1000",

@@ -27,6 +27,7 @@ from asyncnn.service import RecordingSettings, Supervision
 from asyncnn.service.driver.recorder import NotedBlob
 from asyncnn.service.recorded_memory import (
     HEAD_BYTES,
+    MEMORY_NAME,
     PENDING,
     RECORD_BYTES,
     CallFlag,
@@ -206,12 +207,16 @@ async def test_a_supervisor_writes_the_calls_of_a_driver_that_was_killed(
 
 
 def test_a_process_without_a_recorder_has_no_memory_of_calls() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        try:
-            with pytest.raises(GeneralFailureError, match="records no calls"):
-                open_memory(process.pid)
-        finally:
-            process.kill()
+    forged = os.memfd_create(MEMORY_NAME, os.MFD_ALLOW_SEALING)
+    try:
+        with subprocess.Popen(["sleep", "60"], pass_fds=[forged]) as process:
+            try:
+                with pytest.raises(GeneralFailureError, match="records no calls"):
+                    open_memory(process.pid)
+            finally:
+                process.kill()
+    finally:
+        os.close(forged)
 
 
 async def recorded(path: Path) -> tuple[CallRecord, bytes]:
