@@ -23,8 +23,8 @@ class FuzzOptions(options.CommandOptions, frozen=True, kw_only=True):
     seed S: Mutates the same again, but for what coverage decides.
     corpus DIR: Files to mutate besides the target's own.
     json: Write the report to this file.
-    device: Device behind the target, of asyncnn devices: of driver, litert and
-        onnxruntime.
+    device: Device that driver, litert or onnxruntime feed, of asyncnn devices; other
+        targets have none.
     dump DIR: Where a finding is written.
     input FILE: Try this file alone, as it is.
     guide: Let coverage guide mutants, where atheris is installed.
@@ -50,7 +50,7 @@ def fuzz(asked: FuzzOptions) -> None:
     5 s, or much memory, or an error that is no answer. It is made small and
     written to a file, with the command that tries that again.
 
-    Exits with 1 if there are findings.
+    Exits with 1 if there are findings, with 2 on bad input.
     """
     from asyncnn.tools.fuzz.hunting import Hunt
     from asyncnn.tools.fuzz.targets import TARGETS

@@ -32,7 +32,12 @@ class RecordOptions(options.CommandOptions, frozen=True, kw_only=True):
 
 
 def record(asked: RecordOptions) -> None:
-    """Write the last calls of a running driver, also of one that hangs, to a file."""
+    """Write the last calls of a running driver, also of one that hangs, to a file.
+
+    Models and tensors are in it only if asyncnn serve was told to record them.
+
+    Exits with 2 if there is no driver, or it records nothing.
+    """
     from asyncnn.output_files import check_writable
     from asyncnn.service.process import default_socket_path
     from asyncnn.service.recorded_memory import open_memory
