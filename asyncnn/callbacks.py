@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from asyncnn.hal.errors import (
+    MISSED,
     AsyncnnError,
     ExecutionFailedError,
     OutputInsufficientSizeError,
@@ -63,10 +64,6 @@ __all__ = (
 )
 
 logger = logging.getLogger(__name__)
-
-_MISSED = frozenset(
-    {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
-)
 
 _NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
 
@@ -340,6 +337,6 @@ def preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:
 
 def unexplained(what: str, status: ErrorStatus) -> str:
     """Return the message of a failure for which no reason was given."""
-    if status in _MISSED:
+    if status in MISSED:
         return f"the {what} has missed its deadline"
     return f"{what} failed: {status.name}"

@@ -23,6 +23,7 @@ from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import check_deadline, format_duration, told_late, unanswered
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.errors import (
+    MISSED,
     AsyncnnError,
     DeviceClosedError,
     DeviceUnavailableError,
@@ -42,12 +43,6 @@ _LOOK_S = 0.05
 """Between two looks of a blocked thread whether the burst has ended."""
 
 _UNTOLD = "it failed; a burst has no room for the reason, which another path reports"
-
-
-_MISSED = (
-    ErrorStatus.MISSED_DEADLINE_TRANSIENT,
-    ErrorStatus.MISSED_DEADLINE_PERSISTENT,
-)
 
 
 class UnsendableError(Exception):
@@ -221,7 +216,7 @@ class Link:
                 f"{told_late(deadline, asked_ns)}; the driver has not answered the "
                 "execution before it"
             ) from None
-        if result.status in _MISSED:
+        if result.status in MISSED:
             # One that begins late refuses what was in time when it was sent.
             if time.monotonic_ns() >= deadline:
                 raise MissedDeadlineTransientError(told_late(deadline, asked_ns))

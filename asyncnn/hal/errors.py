@@ -132,6 +132,12 @@ class MissedDeadlineError(AsyncnnError, TimeoutError):
         super().__init__(message or "the deadline passed", hint=hint)
 
 
+MISSED = frozenset(
+    {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
+)
+"""What executions end with whose deadline passed."""
+
+
 class MissedDeadlineTransientError(MissedDeadlineError):
     """The deadline passed; the same work may succeed shortly."""
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from asyncnn.hal.errors import MISSED
 from asyncnn.hal.types import ErrorStatus
 
 _BUCKETS = 26
@@ -20,8 +21,6 @@ BOUNDS_NS = tuple(_FIRST_BOUND_NS << exponent for exponent in range(_BUCKETS - 1
 """Upper bounds of the latency buckets, exclusive: 1 us to 17 s, each twice the one
 before. One more bucket holds what is longer.
 """
-
-MISSES = (ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT)
 
 
 class LatencyHistogram(msgspec.Struct, frozen=True):
@@ -76,7 +75,7 @@ class WorkStatistics(msgspec.Struct, frozen=True):
     @property
     def deadline_misses(self) -> int:
         """Number of pieces of work that ended since their deadline passed."""
-        return sum(self.done.get(status, 0) for status in MISSES)
+        return sum(self.done.get(status, 0) for status in MISSED)
 
 
 def in_all(parts: Sequence[WorkStatistics]) -> WorkStatistics:

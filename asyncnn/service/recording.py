@@ -38,9 +38,6 @@ from asyncnn.service.recorded_memory import (
 )
 
 MAGIC = b"ASNNREC\x01"
-SUFFIX = ".calls"
-"""Customary end of a recording's file name."""
-
 _MOST_BYTES = 2**33
 _DIGEST_BYTES = 32
 

@@ -9,10 +9,9 @@ import pytest
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceStatistics, IMeasured
 from asyncnn.devices.statistics import resident_bytes
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import MISSED, AsyncnnError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Priority
-from asyncnn.qos.accounting import MISSES
 from tests.devices.test_execution import request_for
 from tests.devices.test_quality_of_service import prepare
 from tests.networks import FOREVER, chain, counting_up
@@ -76,7 +75,7 @@ async def test_executions_count_for_device_model_and_client(device: IDevice) -> 
 async def test_missed_deadlines_are_counted_with_their_status(device: IDevice) -> None:
     prepared = await prepare(device, counting_up())
     missed = await run(prepared, soon(), FOREVER)
-    assert missed in MISSES
+    assert missed in MISSED
     statistics = await statistics_of(device)
     for work in (statistics.executions, statistics.models[0].executions):
         assert work.done[missed] == work.deadline_misses == work.ended == 1

@@ -1,7 +1,6 @@
 """Between client and driver, packets are delayed, split, lost, doubled and changed."""
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Collection
 from typing import Any
@@ -15,10 +14,8 @@ from asyncnn.runtime.device import Device
 from asyncnn.service import Server
 from asyncnn.service.process import private_address
 from tests.faults.proxy import FAULTS, proxied
-from tests.memory.foreign import leaks, traces
 from tests.networks import addition, chain
-from tests.service.conftest import Service, is_served
-from tests.waits import until
+from tests.service.conftest import Service, watched
 
 X = np.arange(4, dtype=np.float32)
 LARGE = np.ones(2**17, np.float32)
@@ -34,17 +31,12 @@ async def service() -> AsyncIterator[Service]:
     """A driver that still serves in the end, and holds no more than before."""
     path = private_address()
     settings = DeviceSettings(inline_below_us=0)
-    async with ReferenceDevice(settings) as device, Server(device, path) as server:
-        service = Service(server, path)
-        assert await is_served(path)
-        await service.all_have_gone()
-        gc.collect()
-        before = traces()
+    async with (
+        ReferenceDevice(settings) as device,
+        Server(device, path) as server,
+        watched(server, path) as service,
+    ):
         yield service
-        assert await is_served(path)
-        await service.all_have_gone()
-        gc.collect()
-        await until(lambda: not leaks(before))
 
 
 async def use(device: Device, wrong: Wrong) -> None:

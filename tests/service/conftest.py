@@ -3,6 +3,7 @@
 import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,21 @@ class Service:
         await until(lambda: not self.server.connections)
 
 
+@asynccontextmanager
+async def watched(server: Server, path: Path) -> AsyncIterator[Service]:
+    """Check that a driver still serves at the end of the block, and holds no more."""
+    service = Service(server, path)
+    assert await is_served(path)
+    await service.all_have_gone()
+    gc.collect()
+    before = traces()
+    yield service
+    assert await is_served(path)
+    await service.all_have_gone()
+    gc.collect()
+    await until(lambda: not leaks(before))  # a thread may be about to end
+
+
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
     """A driver that must still serve when the test is over, and hold no more."""
@@ -67,16 +83,9 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
     async with (
         ReferenceDevice() as device,
         Server(device, path, limits=LIMITS) as server,
+        watched(server, path) as service,
     ):
-        service = Service(server, path)
-        assert await is_served(path)
-        await service.all_have_gone()
-        gc.collect()
-        before = traces()
         yield service
-        assert await is_served(path)
-        await service.all_have_gone()
-        await until(lambda: not leaks(before))  # a thread may be about to end
 
 
 @pytest.fixture

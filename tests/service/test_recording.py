@@ -17,6 +17,7 @@ import pytest
 import asyncnn
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
+    MISSED,
     DriverDiedError,
     GeneralFailureError,
     InvalidArgumentError,
@@ -44,7 +45,6 @@ from asyncnn.service.recording import (
     save_memory,
     write_record,
 )
-from asyncnn.tools.replay.pinning import MISSED
 from tests.networks import addition, chain
 from tests.service.bad_models import BAD_MODELS
 from tests.service.raw import RawClient, execute

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from asyncnn.devices.statistics import FallbackCount
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import MISSED, AsyncnnError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import DeviceType, ErrorStatus
 from asyncnn.runtime.framework import FrameworkSettings
@@ -38,10 +38,6 @@ FINAL = frozenset(
     }
 )
 """What the CPU would end with, too."""
-
-MISSED = frozenset(
-    {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
-)
 
 _OF_REQUESTS = FINAL | {
     ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT,

@@ -19,6 +19,7 @@ from asyncnn.deadlines import earlier
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
 from asyncnn.fences.core import Gate
 from asyncnn.hal.errors import (
+    MISSED,
     AsyncnnError,
     ResourceExhaustedTransientError,
     closed_error,
@@ -34,7 +35,6 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.qos import acting_for, calling_client
-from asyncnn.runtime.framework.fallback import MISSED
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import Space
 from asyncnn.runtime.framework.stepping import SteppedRun, failed

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from asyncnn.devices.cache_format import CacheKey
 from asyncnn.hal.errors import (
+    MISSED,
     AsyncnnError,
     GeneralFailureError,
     MissedDeadlineError,
@@ -31,7 +32,7 @@ from asyncnn.logs import COMPILATION
 from asyncnn.offload import offload, offload_steps
 from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.caching import OpenCache
-from asyncnn.runtime.framework.fallback import MISSED, Member, reason_of_error
+from asyncnn.runtime.framework.fallback import Member, reason_of_error
 from asyncnn.runtime.framework.partition import DevicePlan, Division, Partition
 from asyncnn.runtime.framework.planning import FEW_OPERATIONS, Planner
 from asyncnn.runtime.framework.reservations import reserved

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult, IExecutionCallback, unexplained
 from asyncnn.devices.own_devices import CPU
-from asyncnn.hal.errors import failure_of
+from asyncnn.hal.errors import MISSED, failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import Route, RouteStep
 from asyncnn.hal.types import (
@@ -30,7 +30,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import Fallback
-from asyncnn.runtime.framework.fallback import FINAL, MISSED, had_ample_time, reason_of
+from asyncnn.runtime.framework.fallback import FINAL, had_ample_time, reason_of
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import NeedsWholeError, Space
 from asyncnn.runtime.framework.steps import DeviceStep, Partitioned

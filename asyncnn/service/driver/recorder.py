@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.burst.slots import IBurstNote
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import MISSED, AsyncnnError
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ErrorStatus, Memory, Model, Request, RequestArgument
 from asyncnn.logs import SparseLogger
@@ -74,10 +74,6 @@ log = SparseLogger(logging.getLogger(__name__))
 _PAUSE_NS = 10**9
 """Between two files of missed deadlines."""
 
-_MISSED = (
-    ErrorStatus.MISSED_DEADLINE_TRANSIENT,
-    ErrorStatus.MISSED_DEADLINE_PERSISTENT,
-)
 _Copy: TypeAlias = wire.CopyBufferTo | wire.CopyBufferFrom
 
 
@@ -167,7 +163,7 @@ class CallRecorder:
     def ended(self, status: ErrorStatus) -> None:
         """Write a file if a deadline was missed, and that was asked for."""
         path = self.settings.missed_deadlines_to
-        if status not in _MISSED or not path or self._is_writing:
+        if status not in MISSED or not path or self._is_writing:
             return
         now_ns = time.monotonic_ns()
         if now_ns - self._written_ns >= _PAUSE_NS:

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import MISSED, AsyncnnError
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operands import QUANT8_TYPES, is_tensor
 from asyncnn.hal.operations.bound import Array
@@ -152,10 +152,6 @@ SHORT_LOOP_TIMEOUT_NS = 1_000_000
 _FIXED_SHAPES = frozenset({OperationType.RANK, OperationType.IF, OperationType.WHILE})
 """Operations whose models the suite never runs with output dimensions cleared."""
 
-_MISSED = frozenset(
-    {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
-)
-
 
 class RefusedError(Exception):
     """The device does not take the model."""
@@ -271,7 +267,7 @@ async def _judge_failure(case: Case, prepare: Prepare, execute: Execute) -> list
         return ["succeeded, but is expected to fail"]
     if result.output_shapes or result.timing != NO_TIMING:
         return ["a failure reports shapes or timing"]
-    if is_endless and result.status not in _MISSED:
+    if is_endless and result.status not in MISSED:
         return [f"{result.status.name} where a deadline is missed"]
     return []
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import MISSED, AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.routes import IRouting
 from asyncnn.hal.types import Dimensions, ErrorStatus, Model, OutputShapes
 from asyncnn.service.recorded_memory import CallKind
 from asyncnn.service.recording import CallRecord, RecordedCall, RecordedRequest
-from asyncnn.tools.replay.pinning import MISSED
 from asyncnn.tools.replay.repeating import CallOutcome, Repetition, is_complete
 
 

@@ -16,9 +16,6 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.service.recorded_memory import CallFlag, CallKind
 from asyncnn.service.recording import CallRecord, RecordedCall
 
-MISSED = frozenset(
-    {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
-)
 _FULL = frozenset(
     {
         ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from asyncnn.burst import BurstController
 from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import MISSED, AsyncnnError, GeneralFailureError
 from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel, ISyncFence
 from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import (
@@ -43,7 +43,7 @@ from asyncnn.service.recording import (
     RecordedPool,
     RecordedRequest,
 )
-from asyncnn.tools.replay.pinning import EXECUTIONS, MISSED, CallNeeds, is_cancelled
+from asyncnn.tools.replay.pinning import EXECUTIONS, CallNeeds, is_cancelled
 
 MOST_S = 20.0
 """A call that has not ended after this time counts as one that hangs."""
