@@ -1,19 +1,18 @@
 """Pools over images, signals and volumes, in the layout of ONNX.
 
-A window over a volume, or with gaps, or of powers, goes along one axis after the other,
-over what is gathered.
+A window over a volume is one over its images, and one over what these are then.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from asyncnn.hal.operations.bound import Array
+from asyncnn.extensions.onnx_nodes import onnx_module
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
-from asyncnn.runtime.moves import gather, pad
+from asyncnn.runtime.moves import pad
 from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.reduction import reduce
 from asyncnn.runtime.onnx.weighted import as_image, of_rank, paddings, spatial
@@ -26,17 +25,10 @@ class _Window(NamedTuple):
     stride: int = 1
     pads: tuple[int, int] = (0, 0)
     ends: tuple[int, int] = (0, 0)
-    dilation: int = 1
-
-    def places(self, size: int) -> Array:
-        """Return where the elements of all windows are, [windows, kernel]."""
-        extent = (self.kernel - 1) * self.dilation
-        count = (size + sum(self.ends) - extent - 1) // self.stride + 1
-        starts = np.arange(count)[:, None] * self.stride - self.ends[0]
-        return starts + np.arange(self.kernel) * self.dilation
 
 
-def _windows(node: OnnxNode, value: Value) -> list[_Window]:
+def _pooled(node: OnnxNode, type_: Op, *, counts_padding: bool = False) -> Value:
+    value, draft = node.input(0), node.draft
     rank = value.rank - 2
     if rank not in (1, 2, 3):
         raise node.refuse(f"a pool of rank {value.rank}")
@@ -44,57 +36,30 @@ def _windows(node: OnnxNode, value: Value) -> list[_Window]:
         spatial(node, name, rank) for name in ("kernel_shape", "strides", "dilations")
     )
     pads = paddings(node, value.shape[2:], kernel, rank)
-    is_up = node.attribute("ceil_mode", 0)
-    found = []
-    rows = zip(value.shape[2:], kernel, strides, dilations, pads, strict=True)
-    for size, length, stride, dilation, own in rows:
-        extent = (length - 1) * dilation + 1
-        ends = _rounded_up(size, extent, stride, own) if is_up else own
-        found.append(_Window(length, stride, own, ends, dilation))
-    return found
-
-
-def _pooled(node: OnnxNode, type_: Op, *, counts_padding: bool = False) -> Value:
-    value, draft = node.input(0), node.draft
-    windows = _windows(node, value)
-    is_plain = all(each.dilation == 1 and each.pads[0] >= 0 for each in windows)
-    if len(windows) == 3 or not is_plain:
-        return _gathered(draft, type_, value, windows, counts_padding)
-    image, both = as_image(draft, value), [_Window(), *windows][-2:]
-    pooled = _slid(draft, type_, image, both, counts_padding)
-    return of_rank(draft, pooled, value.rank)
-
-
-def _gathered(
-    draft: Composer,
-    type_: Op,
-    value: Value,
-    windows: Sequence[_Window],
-    counts_padding: bool = False,
-) -> Value:
-    """Return the pool, or sums, of windows along one axis after the other."""
-    is_of_largest = type_ == Op.MAX_POOL_2D
-    for axis, window in enumerate(windows, 2):
-        size, (low, high) = value.shape[axis], window.ends
-        places = window.places(size)
-        if is_of_largest:
-            # Another element of the window stands for one that is outside.
-            is_there, low, high = (places >= 0) & (places < size), 0, 0
-            first = np.take_along_axis(places, is_there.argmax(1)[:, None], 1)
-            places = np.where(is_there, places, first)
-        pads = [(0, 0)] * axis + [(max(low, 0), max(high, 0))]
-        pads += [(0, 0)] * (value.rank - axis - 1)
-        draft.allowance.take_elements(places.shape)
-        indices = draft.constant((places + pads[axis][0]).astype(np.int32))
-        parts = gather(draft, pad(draft, value, pads), indices, axis)
-        reduction = Op.REDUCE_MAX if is_of_largest else Op.REDUCE_SUM
-        value = reduce(draft, reduction, parts, [axis + 1], keep=False)
-        if type_ == Op.AVERAGE_POOL_2D:
-            before, after = window.pads if counts_padding else (0, 0)
-            counts = ((places >= -before) & (places < size + after)).sum(1)
-            along = [-1] + [1] * (value.rank - axis - 1)
-            value = draft.mul(value, (1 / counts).astype(np.float32).reshape(along))
-    return value
+    if node.name == "LpPool" or max(dilations) > 1:
+        extents = [(n - 1) * d + 1 for n, d in zip(kernel, dilations, strict=True)]
+        _say_pads(node, zip(value.shape[2:], extents, strides, pads, strict=True))
+        raise node.refuse("a pool of powers, or with dilation")
+    value = pad(draft, value, [(0, 0)] * 2 + [(min(a, 0), 0) for a, _ in pads])
+    pads = [(max(a, 0), b) for a, b in pads]
+    windows = [
+        _Window(
+            *each[1:], _rounded_up(*each) if node.attribute("ceil_mode", 0) else each[3]
+        )
+        for each in zip(value.shape[2:], kernel, strides, pads, strict=True)
+    ]
+    if rank < 3:
+        image, both = as_image(draft, value), [_Window(), *windows][-2:]
+        pooled = _slid(draft, type_, image, both, counts_padding)
+        return of_rank(draft, pooled, value.rank)
+    batch, channels, depth, *sides = value.shape
+    images = draft.reshape(value, (batch, channels * depth, *sides))
+    images = _slid(draft, type_, images, windows[1:], counts_padding)
+    height, width = images.shape[2:]
+    lines = draft.reshape(images, (batch, channels, depth, height * width))
+    lines = _slid(draft, type_, lines, [windows[0], _Window()], counts_padding)
+    shape = batch, channels, lines.shape[2], height, width
+    return draft.reshape(lines, shape)
 
 
 def _slid(
@@ -130,6 +95,21 @@ def _rounded_up(
     return before, after + max(0, count * stride - rest)
 
 
+def _say_pads(node: OnnxNode, axes: Iterable[Any]) -> None:
+    """Have all padding in numbers, for the evaluator, which has rules of its own."""
+    is_up, proto = node.attribute("ceil_mode", 0), type(node.proto)()
+    proto.CopyFrom(node.proto)
+    ends = [_rounded_up(*each) if is_up else each[3] for each in axes]
+    said = {"pads": np.array(ends).T.ravel().tolist(), "count_include_pad": 1}
+    unsaid = ("auto_pad", "ceil_mode", "pads")
+    kept = [each for each in proto.attribute if each.name not in unsaid]
+    del proto.attribute[:]
+    proto.attribute.extend(kept)
+    for name in [*said][: 1 + (node.name == "LpPool")]:
+        proto.attribute.append(onnx_module("helper").make_attribute(name, said[name]))
+    node.proto = proto
+
+
 def _max_pool(node: OnnxNode) -> Value:
     if node.wants(1):
         raise node.refuse("the places of the largest elements")
@@ -139,19 +119,6 @@ def _max_pool(node: OnnxNode) -> Value:
 def _average_pool(node: OnnxNode) -> Value:
     counts_padding = bool(node.attribute("count_include_pad", 0))
     return _pooled(node, Op.AVERAGE_POOL_2D, counts_padding=counts_padding)
-
-
-def _lp_pool(node: OnnxNode) -> Value:
-    value, draft, power = node.input(0), node.draft, node.attribute("p", 2)
-    raised = draft.unary(Op.ABS, value)
-    if power == 2:
-        raised = draft.mul(value, value)
-    elif power != 1:
-        raised = draft.binary(Op.POW, raised, float(power))
-    total = _gathered(draft, Op.REDUCE_SUM, raised, _windows(node, value))
-    if power == 2:
-        return draft.unary(Op.SQRT, total)
-    return total if power == 1 else draft.binary(Op.POW, total, 1 / power)
 
 
 def _global(type_: Op) -> Converter:
@@ -165,7 +132,7 @@ def _global(type_: Op) -> Converter:
 CONVERTERS: dict[str, Converter] = {
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
-    "LpPool": _lp_pool,
+    "LpPool": lambda node: _pooled(node, Op.L2_POOL_2D),
     "GlobalAveragePool": _global(Op.MEAN),
     "GlobalMaxPool": _global(Op.REDUCE_MAX),
 }

@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from asyncnn.hal.types import OperationType
 from tests.runtime.onnx.files import imported, model, results, tensor
 
 node = helper.make_node
@@ -191,7 +192,7 @@ VOLUME_POOLS = [
 
 
 @pytest.mark.parametrize(("kind", "options"), VOLUME_POOLS, ids=str)
-async def test_pools_of_volumes_go_along_each_axis(
+async def test_pools_of_volumes_are_two_of_images(
     kind: str, options: dict[str, Any]
 ) -> None:
     made = node(kind, ["x"], ["y"], kernel_shape=[2, 3, 2], **options)
@@ -200,6 +201,10 @@ async def test_pools_of_volumes_go_along_each_axis(
     x = RNG.standard_normal(shape).astype(np.float32)
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     (expected,) = session.run(None, {"x": x})
-    (found,) = (await results(imported(proto), x=x)).values()
+    named = imported(proto)
+    types = [operation.type for operation in named.model.main.operations]
+    pool = OperationType[f"{kind.removesuffix('Pool').upper()}_POOL_2D"]
+    assert types.count(pool) == 2
+    (found,) = (await results(named, x=x)).values()
     found = found.reshape(expected.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
