@@ -1,8 +1,8 @@
 """Feeds modules in C by libFuzzer, with sanitizers.
 
-``python -m tests.tools.fuzz.native`` takes the name of a module and seconds. clang
-builds both module and harness, so that the module's own coverage guides what it is fed
-with.
+``python -m tests.tools.fuzz.native`` takes the name of a target and seconds. clang
+builds both its module and the harness, so that the module's own coverage guides what it
+is fed with.
 """
 
 import os
@@ -10,18 +10,35 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import asyncnn
 
-MODULES = {
-    "asyncnn.fmq._ring": "ring",
-    "asyncnn.hal.validate._prescan": "models",
-    "asyncnn.tflite._scan": "tflite",
+_PRODUCT, _HERE = "asyncnn.tools.fuzz.targets", "tests.tools.fuzz.native_targets"
+_MEMORY = "address,undefined"
+
+
+class Fed(NamedTuple):
+    """A module in C, the table that has what feeds it, and what watches it."""
+
+    module: str
+    targets: str = _HERE
+    sanitizers: str = _MEMORY
+
+
+FED = {
+    "ring": Fed("asyncnn.fmq._ring", _PRODUCT),
+    "models": Fed("asyncnn.hal.validate._prescan", _PRODUCT),
+    "tflite": Fed("asyncnn.tflite._scan", _PRODUCT),
+    "arrays": Fed("asyncnn.runtime._arrays"),
+    "turn": Fed("asyncnn._turn"),
+    "job": Fed("asyncnn.engine._job"),
+    "lanes": Fed("asyncnn.engine._job", sanitizers="thread"),
 }
-"""Modules, and the targets that feed them."""
+"""By the names of targets."""
 
 HARNESS = Path(__file__).with_name("native_harness.c")
 
@@ -32,7 +49,7 @@ name, path = {name!r}, {path!r}
 spec = importlib.util.spec_from_file_location(name, path)
 sys.modules[name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[name])
-from asyncnn.tools.fuzz.targets import TARGETS
+from {targets} import TARGETS
 target = TARGETS[{target!r}]
 opened = target.opened("")
 feed = opened.__enter__()
@@ -51,11 +68,12 @@ def clang() -> str:
     return next(filter(None, map(shutil.which, names)), "")
 
 
-def fuzzed(module: str, seconds: int, sanitizers: str = "address,undefined") -> str:
+def fuzzed(target: str, seconds: int) -> str:
     """Return what libFuzzer has written, which ends with how often it ran.
 
     :raises subprocess.CalledProcessError: if something was found.
     """
+    module, targets, sanitizers = FED[target]
     include = f"-I{sysconfig.get_path('include')}"
     libraries = sysconfig.get_config_var("LIBDIR")
     version = sysconfig.get_config_var("LDVERSION")
@@ -73,12 +91,13 @@ def fuzzed(module: str, seconds: int, sanitizers: str = "address,undefined") -> 
             ],
         ):
             subprocess.run([clang(), *options, *command], check=True)
-        target = MODULES[module]
         corpus = Path(folder, "corpus")
         corpus.mkdir()
-        for number, data in enumerate(_originals(target)):
+        for number, data in enumerate(import_module(targets).TARGETS[target].corpus()):
             (corpus / f"{number}").write_bytes(data)
-        code = _CODE.format(paths=sys.path, name=module, path=str(built), target=target)
+        code = _CODE.format(
+            paths=sys.path, name=module, path=str(built), targets=targets, target=target
+        )
         environment = os.environ | {
             "FUZZED_CODE": code,
             "PYTHONHOME": sys.base_prefix,
@@ -96,12 +115,6 @@ def fuzzed(module: str, seconds: int, sanitizers: str = "address,undefined") -> 
             check=True,
         )
         return ran.stdout
-
-
-def _originals(target: str) -> Iterator[bytes]:
-    from asyncnn.tools.fuzz.targets import TARGETS
-
-    yield from TARGETS[target].corpus()
 
 
 if __name__ == "__main__":
