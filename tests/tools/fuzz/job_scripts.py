@@ -33,7 +33,7 @@ _ELEMENTS = (1, 4, COPIED_BYTES // 4, COPIED_BYTES // 4 + 16)
 _EDGES = (-1, 8, 255, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, -(2**63))
 _ANSWERS = (
     *(AsyncnnError, TypeError, ValueError, RuntimeError, OSError),
-    *(OverflowError, AttributeError, BufferError),
+    *(OverflowError, AttributeError, BufferError, LookupError),
 )
 _LIMIT_S = 20.0
 

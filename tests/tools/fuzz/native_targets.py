@@ -198,10 +198,12 @@ def _scripts() -> Iterable[bytes]:
     return [bytes(range(256)), bytes(range(255, -1, -1)), bytes(64)]
 
 
+_LANES = FuzzTarget("jobs on lanes", _scripts, _always(play_on_lanes), ())
 TARGETS = {
     "arrays": FuzzTarget("arrays of runs", _scripts, _always(take_arrays)),
     "turn": FuzzTarget("ends that tasks await", _scripts, _turns, ()),
     "job": FuzzTarget("segments, jobs and runs", _scripts, _always(play), ()),
-    "lanes": FuzzTarget("jobs on lanes", _scripts, _always(play_on_lanes), ()),
+    "lanes": _LANES,
+    "threads": _LANES,
 }
 """By the names of native.py."""

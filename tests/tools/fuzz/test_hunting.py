@@ -66,6 +66,7 @@ def test_a_planted_fault_is_found_and_made_small(
     assert finding.command == f"asyncnn fuzz {target} --input {finding.file}"
 
 
+@pytest.mark.exhaustive
 def test_a_driver_that_lies_leaves_a_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

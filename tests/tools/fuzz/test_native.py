@@ -17,7 +17,8 @@ from tests.tools.fuzz.native import FED, clang, fuzzed
 )
 @pytest.mark.parametrize("target", FED)
 def test_sanitizers_find_nothing_in_what_libfuzzer_makes(target: str) -> None:
-    told = fuzzed(target, 2)
+    status, told = fuzzed(target, 2)
+    assert status == 0, told
     assert "Done " in told
     assert "Sanitizer" not in told
     assert "runtime error" not in told
