@@ -80,24 +80,22 @@ def extension_types_of(model: Model) -> Iterator[AnyExtensionType]:
                 yield type_
 
 
+_BY_DTYPE = {
+    "float32": "FLOAT32 TENSOR_FLOAT32",
+    "float16": "FLOAT16 TENSOR_FLOAT16",
+    "int32": "INT32 TENSOR_INT32",
+    "uint32": "UINT32",
+    "bool": "BOOL TENSOR_BOOL8",
+    "uint8": "TENSOR_QUANT8_ASYMM OEM TENSOR_OEM_BYTE",
+    "int8": "TENSOR_QUANT8_SYMM TENSOR_QUANT8_SYMM_PER_CHANNEL "
+    "TENSOR_QUANT8_ASYMM_SIGNED",
+    "int16": "TENSOR_QUANT16_SYMM",
+    "uint16": "TENSOR_QUANT16_ASYMM",
+}
 DTYPES: dict[int, np.dtype[Any]] = {
-    OperandType.FLOAT32: np.dtype(np.float32),
-    OperandType.INT32: np.dtype(np.int32),
-    OperandType.UINT32: np.dtype(np.uint32),
-    OperandType.TENSOR_FLOAT32: np.dtype(np.float32),
-    OperandType.TENSOR_INT32: np.dtype(np.int32),
-    OperandType.TENSOR_QUANT8_ASYMM: np.dtype(np.uint8),
-    OperandType.BOOL: np.dtype(np.bool_),
-    OperandType.TENSOR_QUANT16_SYMM: np.dtype(np.int16),
-    OperandType.TENSOR_FLOAT16: np.dtype(np.float16),
-    OperandType.TENSOR_BOOL8: np.dtype(np.bool_),
-    OperandType.FLOAT16: np.dtype(np.float16),
-    OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL: np.dtype(np.int8),
-    OperandType.TENSOR_QUANT16_ASYMM: np.dtype(np.uint16),
-    OperandType.TENSOR_QUANT8_SYMM: np.dtype(np.int8),
-    OperandType.TENSOR_QUANT8_ASYMM_SIGNED: np.dtype(np.int8),
-    OperandType.OEM: np.dtype(np.uint8),
-    OperandType.TENSOR_OEM_BYTE: np.dtype(np.uint8),
+    OperandType[name]: np.dtype(dtype)
+    for dtype, names in _BY_DTYPE.items()
+    for name in names.split()
 }
 """NumPy dtype of one stored element, by the HAL's own types; SUBGRAPH has none."""
 
@@ -107,14 +105,7 @@ _ELEMENT_SIZES = {
 }
 
 SCALAR_TYPES = frozenset(
-    {
-        OperandType.FLOAT32,
-        OperandType.INT32,
-        OperandType.UINT32,
-        OperandType.BOOL,
-        OperandType.FLOAT16,
-        OperandType.OEM,
-    }
+    OperandType(type_) for type_ in DTYPES if "TENSOR" not in OperandType(type_).name
 )
 """Types whose operands have rank 0 (SUBGRAPH is neither scalar nor tensor)."""
 

@@ -320,7 +320,6 @@ class _Context(msgspec.Struct, frozen=True):
     words: Vocabulary
 
     async def ask(self, number: int | None) -> tuple[bool, ...]:
-        """Return the device's answers for a subgraph, none if it refuses the model."""
         model = replace(self.model, main=_subgraph(self.model, number))
         status, supported = await self.device.hal.get_supported_operations_1_3(model)
         if status not in (ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT):
@@ -330,7 +329,6 @@ class _Context(msgspec.Struct, frozen=True):
     def reporting(
         self, number: int | None, supported: Sequence[bool]
     ) -> Steps[list[OperationReport]]:
-        """Report on each operation of a subgraph, by what the device has answered."""
         answers = supported or (False,) * len(_subgraph(self.model, number).operations)
         reports: list[OperationReport] = []
         for index, answer in enumerate(answers):

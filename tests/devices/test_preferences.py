@@ -11,8 +11,8 @@ import pytest
 
 from asyncnn.devices import DeviceSettings, compiled_graph, spreading
 from asyncnn.devices.compiled_graph import CompiledGraph
+from asyncnn.devices.executable import CALM, CALM_OF_LONG, WORTH_SPREADING_NS, Spreading
 from asyncnn.devices.litert.c_api_engine import CApiEngine
-from asyncnn.devices.spreading import CALM, CALM_OF_LONG, WORTH_SPREADING_NS, Spreading
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import ExecutionPreference

@@ -214,7 +214,6 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
             callback.link_to_death(chain.cancel)
 
     def _has_room(self, request: Request) -> bool:
-        """Tell whether the outputs have enough room, which fences say nothing of."""
         return all(
             argument.has_no_value or argument.location.length >= size
             for argument, size in zip(request.outputs, self._output_bytes, strict=True)
@@ -299,12 +298,10 @@ class _Bound:
         self._plain = plain
 
     def request(self) -> Request:
-        """Return the request that others can execute."""
         arrays = cast("Sequence[Array]", self._tensors)
         pools = [Memory("ashmem", a.nbytes, Handle(), a.data) for a in arrays]
         return Request(self._plain.inputs, self._plain.outputs, tuple(pools))
 
     def close(self) -> None:
-        """Have the device stop, as the framework is closed."""
         if isinstance(self.end, Completion):
             self.end.abandon()

@@ -203,7 +203,8 @@ class FencedChain(FencedRun):
         if self._is_cancelled:
             self._fail(_cancelled())
             return
-        if failure is None or index or self._may_begin():
+        may_begin = all(fence.status is _NONE for fence in self._awaited)
+        if failure is None or index or may_begin:
             self._guarded(lambda: self._step_from(index, on_device_us, failure))
         elif failure.status in MISSED or not self._model.recovers_from(failure.status):
             self._end(failure)
@@ -213,10 +214,6 @@ class FencedChain(FencedRun):
             self._failure = failure
             self._runs.clear()
             self._guarded(self._wait)
-
-    def _may_begin(self) -> bool:
-        """Tell whether everything that it waits for has signalled."""
-        return all(fence.status is _NONE for fence in self._awaited)
 
     def _step_from(
         self, index: int, on_device_us: int, failure: ExecutionResult | None
@@ -236,7 +233,6 @@ class FencedChain(FencedRun):
             self._run.begin(index, space, on_device_us=on_device_us, failure=failure)
 
     def _stepped(self, result: ExecutionResult) -> None:
-        """Take the result of what went step by step."""
         if result.status is not _NONE:
             self._end(result)
             return
@@ -264,7 +260,6 @@ class FencedChain(FencedRun):
         self._end(failed(error))
 
     def _end(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
-        """Report the result, unless one was reported before."""
         if self.is_done:
             return
         is_clean = result.status is _NONE

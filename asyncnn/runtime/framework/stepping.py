@@ -327,7 +327,6 @@ class SteppedRun(IExecutionCallback):
         self._index += 1
 
     def _learn(self, answer: ExecutionResult) -> None:
-        """Note the shapes of the model's outputs that a partition has written."""
         outputs = self._step.outputs
         for position, shape in zip(outputs, answer.output_shapes, strict=False):
             if position >= 0:
@@ -434,7 +433,6 @@ class SteppedRun(IExecutionCallback):
 
 
 def _record(recorder: Recorder, device: str, on_device_us: int) -> None:
-    """Record how long a partition took that has ended now, as its device reports it."""
     trace, ended_ns = Trace(recorder), time.monotonic_ns()
     begun_ns = ended_ns - on_device_us * 1000
     name = f"{PARTITION_PREFIX}{device}"

@@ -152,7 +152,6 @@ class SentExecution(Completion):
 
 
 def _not_taken(error: Exception) -> ExecutionResult:
-    """Return the result of an execution whose outputs could not be copied."""
     logger.error("the outputs of an execution could not be taken", exc_info=error)
     failure = failure_of(error)
     return ExecutionResult(failure.status, (), NO_TIMING, str(failure))
@@ -252,7 +251,6 @@ class DeferredExecutions:
         then()
 
     def _fail(self, execution: SentExecution, error: AsyncnnError) -> None:
-        """Report the failure, unless the end was reported before."""
         if execution in self._waiting:
             self._waiting.discard(execution)
             failed = ExecutionResult(error.status, (), NO_TIMING, str(error))

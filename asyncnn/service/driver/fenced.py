@@ -125,11 +125,9 @@ class _Fenced(msgspec.Struct, eq=False):
 
     @property
     def descriptors(self) -> int:
-        """How many descriptors of the client are kept open for it."""
         return len(self.borrowed) + (self.exported is not None)
 
     def cancel(self) -> None:
-        """End the execution soon, whatever a device makes of it."""
         try:
             self.run.cancel()
         except Exception as error:
@@ -253,11 +251,7 @@ class FencedOrders(SessionPart):
     def _sources(
         self, numbers: Sequence[int], borrowed: Sequence[SyncFence]
     ) -> list[Source]:
-        """Return what is active yet of what a message names.
-
-        :raises GeneralFailureError: if one has failed, since the client asked.
-        :raises InvalidArgumentError: if one is unknown, or lacks its descriptor.
-        """
+        """Return what is active yet of what a message names."""
         unnamed = iter(borrowed)
         active: list[Source] = []
         for number in numbers:
