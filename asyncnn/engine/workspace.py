@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from asyncnn.engine.arena import align
-from asyncnn.engine.control_flow import Slots
 from asyncnn.engine.delegation import Step
+from asyncnn.engine.dynamic import Slots
 from asyncnn.engine.job import IJob, Job, JobSegment, KernelSegment, Placed
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
@@ -266,6 +266,7 @@ def _argument(
 
 
 def _numbers_of(plan: Plan) -> dict[int, int]:
+    """Return the numbers of ports by their operands."""
     # An operand that is an input and an output is written to: the output counts.
     return {port.index: n for n, port in enumerate(plan.ports)}
 

@@ -43,10 +43,13 @@ Tiles: TypeAlias = Callable[[Inputs, Outputs], Iterator[None]]
 """A run as a generator that stops between parts of a long operation."""
 
 
-class TiledRun(msgspec.Struct, frozen=True, eq=False):
+class TiledRun:
     """A `Run` that can also stop on the way: step through its ``tiles``."""
 
-    tiles: Tiles
+    __slots__ = ("tiles",)
+
+    def __init__(self, tiles: Tiles) -> None:
+        self.tiles = tiles
 
     def __call__(self, inputs: Inputs, outputs: Outputs) -> None:
         """Run to the end."""
