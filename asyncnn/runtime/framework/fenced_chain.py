@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionResult
+from asyncnn.callbacks import ExecutionResult, result_of
 from asyncnn.deadlines import earlier
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
 from asyncnn.fences.core import Gate
@@ -37,7 +37,7 @@ from asyncnn.hal.types import (
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import Space
-from asyncnn.runtime.framework.stepping import SteppedRun, failed
+from asyncnn.runtime.framework.stepping import SteppedRun
 from asyncnn.runtime.framework.steps import Partitioned
 
 _NONE = ErrorStatus.NONE
@@ -257,7 +257,7 @@ class FencedChain(FencedRun):
         self._end(result, fenced)
 
     def _fail(self, error: Exception) -> None:
-        self._end(failed(error))
+        self._end(result_of(error))
 
     def _end(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
         if self.is_done:

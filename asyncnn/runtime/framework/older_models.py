@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionResult, IExecutionCallback
+from asyncnn.callbacks import ExecutionResult, IExecutionCallback, result_of
 from asyncnn.deadlines import check_deadline, earlier
 from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
 from asyncnn.fences.core import Gate
@@ -299,7 +299,7 @@ class _OlderFencedRun(FencedRun):
         if self._result is None:
             if self._use is not None:
                 self._use.end(error.status, ())
-            self._finish(ExecutionResult(error.status, (), NO_TIMING, str(error)))
+            self._finish(result_of(error))
 
     def _finish(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
         self._leave_gate()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionResult
+from asyncnn.callbacks import result_of
 from asyncnn.fenced_run import EndedRun, FencedRun, Source, launcher_of
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.fences.core import Gate
@@ -110,8 +110,7 @@ class FencedOnCopies(FencedRun):
 
     def _fail(self, error: AsyncnnError) -> None:
         if self._result is None:
-            status, reason = error.status, str(error)
-            self.complete(ExecutionResult(status, (), NO_TIMING, reason))
+            self.complete(result_of(error))
 
 
 class _Fenced(msgspec.Struct, eq=False):
