@@ -80,7 +80,7 @@ def extension_types_of(model: Model) -> Iterator[AnyExtensionType]:
                 yield type_
 
 
-_BY_DTYPE = {
+_DTYPES = {
     "float32": "FLOAT32 TENSOR_FLOAT32",
     "float16": "FLOAT16 TENSOR_FLOAT16",
     "int32": "INT32 TENSOR_INT32",
@@ -94,18 +94,16 @@ _BY_DTYPE = {
 }
 DTYPES: dict[int, np.dtype[Any]] = {
     OperandType[name]: np.dtype(dtype)
-    for dtype, names in _BY_DTYPE.items()
+    for dtype, names in _DTYPES.items()
     for name in names.split()
 }
 """NumPy dtype of one stored element, by the HAL's own types; SUBGRAPH has none."""
 
-_ELEMENT_SIZES = {
-    type_: 0 if type_ == OperandType.OEM else dtype.itemsize
-    for type_, dtype in DTYPES.items()
-}
+_ELEMENT_SIZES = {type_: dtype.itemsize for type_, dtype in DTYPES.items()}
+_ELEMENT_SIZES[OperandType.OEM] = 0
 
 SCALAR_TYPES = frozenset(
-    OperandType(type_) for type_ in DTYPES if "TENSOR" not in OperandType(type_).name
+    each for each in OperandType if each in DTYPES and "TENSOR" not in each.name
 )
 """Types whose operands have rank 0 (SUBGRAPH is neither scalar nor tensor)."""
 
