@@ -64,14 +64,14 @@ class CallbackObject:
     def __init__(self) -> None:
         self.reason = ""
         self._is_dead = False
-        self._recipients: list[Callable[[], object]] = []
+        self._recipients: list[Callable[[], None]] = []
 
     @property
     def is_dead(self) -> bool:
         """Whether nobody waits for a notification any more."""
         return self._is_dead
 
-    def link_to_death(self, recipient: Callable[[], object]) -> None:
+    def link_to_death(self, recipient: Callable[[], None]) -> None:
         """Call ``recipient`` once when this object dies; at once if it is dead."""
         if self._is_dead:
             recipient()

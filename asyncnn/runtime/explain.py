@@ -243,10 +243,7 @@ async def explain(
 def _named(
     model: Model, names: Iterable[ExtensionNames], extensions: Iterable[Extension]
 ) -> tuple[Model, Vocabulary]:
-    """Return a model with what is known of extensions, and what its types are called.
-
-    :raises InvalidArgumentError: if a type has two names.
-    """
+    """Return a model with what is known of extensions, and the names of its types."""
     known = Extensions(extensions).resolved(model)
     return known, Vocabulary(model, joined(names, names_in(known)))
 

@@ -322,10 +322,7 @@ def _all_of(model: Model) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _check_time(deadline: int | None, failed: AsyncnnError | None = None) -> None:
-    """Check that there is time left for another attempt, if need be after one failed.
-
-    :raises MissedDeadlinePersistentError: if there is not.
-    """
+    """Check that there is time left for another attempt, maybe after one failed."""
     if deadline is None or time.monotonic_ns() < deadline:
         return
     if isinstance(failed, MissedDeadlineError):  # it knows what was missed

@@ -328,7 +328,7 @@ class FrameworkDevice(BaseDevice):
         self._preparations.add(task)
         # Not in the task, which never begins if it is cancelled first.
         task.add_done_callback(partial(self._prepared, callback, notify))
-        callback.link_to_death(task.cancel)
+        callback.link_to_death(partial(_cancel, task))
 
     def _prepared(
         self,
@@ -414,6 +414,10 @@ class FrameworkDevice(BaseDevice):
         parts = [part for part in found if isinstance(part, DeviceStatistics)]
         counts = [count for member in self.members for count in member.fallbacks()]
         return DeviceStatistics.of_several(self.name, parts, tuple(counts))
+
+
+def _cancel(task: asyncio.Task[PreparedSteps]) -> None:
+    task.cancel()
 
 
 def _best(infos: Sequence[PerformanceInfo]) -> PerformanceInfo:
