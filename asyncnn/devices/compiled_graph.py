@@ -174,7 +174,6 @@ class CompiledGraph(ABC):
         raise BusyError("the compiled graph runs in another thread")
 
     def _check(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Raise `InvalidArgumentError` if arrays do not fit."""
         _check_all("input", inputs, self.inputs)
         _check_all("output", outputs, self.outputs)
         for number, array in enumerate(outputs):
@@ -342,7 +341,6 @@ class _LivingGraphs:
             self._graphs.add(graph)
 
     def renew(self) -> None:
-        """Begin anew in a forked child."""
         self.__init__()  # type: ignore[misc]  # the very same object is registered
 
     def end(self) -> None:

@@ -188,10 +188,7 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
     def check(
         self, argument: RequestArgument, pool_sizes: Sequence[int], *, allow_open: bool
     ) -> None:
-        """Check R2 to R5 and R7.
-
-        :raises InvalidArgumentError: if one is broken.
-        """
+        """Check R2 to R5 and R7."""
         try:
             if argument.has_no_value:
                 _check_omitted(argument)

@@ -26,6 +26,7 @@ from asyncnn.runtime.framework.device_registry import (
 )
 from asyncnn.runtime.model_file import bundled_file, load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
+from asyncnn.tools.bench.rounds import RAPL, EnergyMeter
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.mlts.contenders import (
     PATHS,
@@ -34,13 +35,7 @@ from asyncnn.tools.mlts.contenders import (
     open_targets,
     peer_contender,
 )
-from asyncnn.tools.mlts.measuring import (
-    POWERCAP,
-    ROUNDS,
-    EnergyMeter,
-    RunPlan,
-    measure_model,
-)
+from asyncnn.tools.mlts.measuring import ROUNDS, RunPlan, measure_model
 from asyncnn.tools.mlts.suite_models import SuiteModel, Wanted, suite_models
 from asyncnn.tools.mlts.suite_records import FORMAT, SuiteReport, SuiteRow
 from asyncnn.tools.samples import random_sample
@@ -78,7 +73,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     peers: Sequence[str] = PEERS
     runs: int = DEFAULT_RUNS
     seconds: float = DEFAULT_SECONDS
-    powercap: Path = POWERCAP
+    powercap: Path = RAPL
     socket: Path | None = None
 
     def __str__(self) -> str:
