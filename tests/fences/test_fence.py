@@ -5,6 +5,7 @@ import gc
 import select
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -324,6 +325,17 @@ class TestCallbacks:
         await made.fence.wait(20)
         await asyncio.sleep(0)
         assert not called
+
+    async def test_a_callback_that_is_taken_back_is_let_go(self, made: Made) -> None:
+        def callback(_: SyncFence) -> None: ...
+
+        held = weakref.ref(callback)
+        made.fence.add_done_callback(callback)
+        made.fence.remove_done_callback(callback)
+        del callback
+        await asyncio.sleep(0)
+        gc.collect()
+        assert held() is None
 
     async def test_it_is_called_although_nobody_keeps_the_fence(
         self, made: Made
