@@ -59,10 +59,16 @@ OPTIONS = (
 def tried_in_this_form(arguments: argparse.Namespace) -> int:
     results = KEPT / f"{arguments.count}-{arguments.seed}.jsonl"
     dead = {each.name for each in outcomes(results) if has_died(each)}
-    drawn = sample(arguments.count, arguments.seed, sources())
+    files = sources()
+    drawn = sample(arguments.count, arguments.seed, files)
     mutants = [each for each in drawn if each.name not in dead]
-    records = KEPT / arguments.form
-    trial = MutantTrial(mutants, records, results, arguments.workers)
+    trial = MutantTrial(
+        [source.path for source in files],
+        mutants,
+        KEPT / arguments.form,
+        results,
+        arguments.workers,
+    )
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
         return pytest.main([*OPTIONS, *FORMS[arguments.form][1]], plugins=[trial])

@@ -65,7 +65,9 @@ class Mutant(NamedTuple):
     """One change, and the code that functions have by it."""
 
     part: str
-    path: Path
+    file: str
+    """Below the folder of the package."""
+    path: str
     lines: range
     before: str
     after: str
@@ -74,15 +76,16 @@ class Mutant(NamedTuple):
 
     @property
     def name(self) -> str:
-        file, function = self.path.relative_to(ROOT), self.codes[0][0].co_qualname
-        return f"{file}:{self.lines.start} {function}: {self.before} -> {self.after}"
+        where = f"{self.file}:{self.lines.start} {self.codes[0][0].co_qualname}"
+        return f"{where}: {self.before} -> {self.after}"
 
 
 class Source:
     """A file, and where it can be changed."""
 
-    def __init__(self, part: str, path: Path) -> None:
+    def __init__(self, part: str, path: Path, root: Path = ROOT) -> None:
         self.part, self.path = part, path
+        self.file = path.relative_to(root).as_posix()
 
     @cached_property
     def _text(self) -> str:
@@ -118,7 +121,7 @@ class Source:
             " ".join(module.code_for_node(each).split())
             for each in (place.node, changed)
         )
-        return Mutant(self.part, self.path, place.lines, *shown, codes)
+        return Mutant(self.part, self.file, str(self.path), place.lines, *shown, codes)
 
 
 class _Places(libcst.CSTVisitor):

@@ -25,7 +25,7 @@ import coverage
 import msgspec
 import pytest
 
-from tests.mutating.mutants import ROOT, Mutant, sources
+from tests.mutating.mutants import Mutant
 
 KILLED, TIMED_OUT, SURVIVED, UNREACHED = "killed", "timed out", "survived", "unreached"
 
@@ -58,7 +58,7 @@ class Recorded(msgspec.Struct):
     """Tests by line, by file."""
 
     def tests_of(self, mutant: Mutant) -> set[str]:
-        lines = self.reached.get(str(mutant.path), {})
+        lines = self.reached.get(mutant.path, {})
         return {test for line in mutant.lines for test in lines.get(line, ())}
 
 
@@ -85,10 +85,15 @@ class MutantTrial:
     """Runs, instead of all tests that were collected, those of each mutant."""
 
     def __init__(
-        self, mutants: Sequence[Mutant], records: Path, results: Path, workers: int
+        self,
+        files: Iterable[Path],
+        mutants: Sequence[Mutant],
+        kept: Path,
+        results: Path,
+        workers: int,
     ) -> None:
-        self._mutants, self._workers = mutants, workers
-        self._records, self._results = records, results
+        self._files, self._mutants = [str(file) for file in files], mutants
+        self._kept, self._results, self._workers = kept, results, workers
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -96,7 +101,7 @@ class MutantTrial:
         self._items = {item.nodeid: item for item in session.items}
         self._share(self._record)
         self._recorded = merged(map(self._record_file, range(self._workers)))
-        self._functions = _functions({str(each.path) for each in self._mutants})
+        self._functions = _functions({each.path for each in self._mutants})
         self._share(self._try)
         return True
 
@@ -106,7 +111,7 @@ class MutantTrial:
             os.waitpid(worker, 0)
 
     def _record_file(self, worker: int) -> Path:
-        return self._records.with_suffix(f".{worker}.json")
+        return self._kept.with_suffix(f".{worker}.json")
 
     def _try(self, worker: int) -> None:
         for mutant in self._mutants[worker :: self._workers]:
@@ -121,8 +126,9 @@ class MutantTrial:
         places = sorted({item.path for item in self._items.values()})
         own = set(places[worker :: self._workers])
         items = [item for item in self._items.values() if item.path in own]
-        files = [str(source.path) for source in sources()]
-        recording = coverage.Coverage(data_file=None, include=files, config_file=False)
+        recording = coverage.Coverage(
+            data_file=None, include=self._files, config_file=False
+        )
         seconds = {}
         recording.start()
         for item, after in _with_next(items):
@@ -169,7 +175,7 @@ class MutantTrial:
         self, tests: Iterable[str], mutant: Mutant
     ) -> tuple[list[pytest.Item], float]:
         """Return tests by file, near and quick files first, and how long they take."""
-        near = mutant.path.relative_to(ROOT).parts[0].removesuffix(".py")
+        near = mutant.file.removesuffix(".py").partition("/")[0]
         taken = defaultdict(list)
         for test in tests:
             taken[test.partition("::")[0]].append(self._recorded.seconds[test])
@@ -206,7 +212,7 @@ class MutantTrial:
 def _with_next(
     items: list[pytest.Item],
 ) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
-    return zip(items, [*items[1:], None], strict=True)
+    return zip(items, [*items[1:], None], strict=False)
 
 
 def _key(code: CodeType) -> tuple[str, str, int]:
