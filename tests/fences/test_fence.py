@@ -94,6 +94,7 @@ class TestStates:
         else:
             source.fail(status)
         assert before.status is status
+        assert before.reason == ""  # a descriptor has no words
         assert SyncFence.from_fd(after.fileno()).status is status
 
     def test_its_representation_says_how_it_ended(self) -> None:

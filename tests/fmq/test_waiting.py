@@ -285,6 +285,23 @@ async def test_an_end_on_another_loop_hears_its_bell(ends: Ends) -> None:
     assert await reading == FULL
 
 
+async def test_an_end_on_another_loop_is_left_to_that(ends: Ends) -> None:
+    asyncio.get_running_loop().set_debug(True)  # it refuses calls of other threads
+    reading = asyncio.create_task(ends.reader.read())
+    await until_asleep(ends)
+    errors: list[object] = []
+
+    async def write() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        ends.writer.write_nowait(FULL)
+        await asyncio.sleep(0)
+
+    await asyncio.to_thread(asyncio.run, write())
+    assert await reading == FULL
+    assert not errors
+
+
 def test_closed_and_busy_ends_fail_as_everything_closed_and_busy_does() -> None:
     assert issubclass(QueueClosedError, DeviceClosedError)
     assert issubclass(QueueBusyError, BusyError)
