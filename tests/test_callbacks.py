@@ -140,7 +140,6 @@ class TestExecutionFuture:
         with pytest.raises(InvalidArgumentError, match="operand 3 is too large"):
             (await future).raise_for_status()
 
-
     async def test_without_a_reason_the_message_says_what_failed(self) -> None:
         failed = ExecutionResult(ErrorStatus.GENERAL_FAILURE, (), NO_TIMING)
         with pytest.raises(GeneralFailureError, match="a burst failed: GENERAL"):

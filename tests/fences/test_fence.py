@@ -17,9 +17,11 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
+    ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import ErrorStatus, Handle
 from tests.fences.conftest import Made
+from tests.service.test_descriptors import only
 from tests.waits import cancelled
 
 
@@ -467,7 +469,15 @@ class TestHandles:
 
     @pytest.mark.parametrize("fd", [-1, 1 << 20, 1 << 40])
     def test_a_descriptor_is_open(self, fd: int) -> None:
-        with pytest.raises(InvalidArgumentError, match="descriptor"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"descriptor -?\d+ of a fence: "
+        ):
+            SyncFence.from_fd(fd)
+
+    def test_descriptors_that_have_run_out_are_no_fault_of_the_caller(self) -> None:
+        fence, _ = SyncFence.pair()
+        fd = fence.fileno()
+        with only(0), pytest.raises(ResourceExhaustedTransientError):
             SyncFence.from_fd(fd)
 
     def test_the_handle_holds_the_descriptor(self, made: Made) -> None:

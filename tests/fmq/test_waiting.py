@@ -278,6 +278,21 @@ async def test_ends_on_one_loop_need_no_bell(
     await writing
 
 
+async def test_an_end_that_a_thread_has_blocked_at_needs_none_either(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocking = asyncio.create_task(asyncio.to_thread(ends.reader.read_blocking))
+    await until_asleep(ends)
+    ends.writer.write_nowait(FULL)
+    assert await blocking == FULL
+    reading = asyncio.create_task(ends.reader.read())
+    await until_asleep(ends)
+    for bell in (EventDoorbell, SocketDoorbell):
+        monkeypatch.setattr(bell, "silence", lambda _: pytest.fail("it has rung"))
+    ends.writer.write_nowait(FULL)
+    assert await reading == FULL
+
+
 async def test_an_end_on_another_loop_hears_its_bell(ends: Ends) -> None:
     reading = asyncio.create_task(ends.reader.read())
     await until_asleep(ends)
