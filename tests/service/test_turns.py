@@ -159,13 +159,19 @@ async def test_connections_that_have_ended_take_nobodys_turn() -> None:
     await until(lambda: floods[-1].read)
 
 
-async def test_processes_learn_of_the_connections_of_all() -> None:
+async def test_processes_learn_of_the_connections_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns_module, "_MEMORY_S", 0.0)
     driver = Readers()
     for connections in (1, 2):
         turns = ReadingTurns(driver)
         for _ in range(connections):
             turns.opened()
     assert driver.connections == 3
+    for left in (2, 1):
+        turns.closed()
+        await until(lambda left=left: driver.connections == left)
 
 
 async def test_packets_that_take_no_time_are_read_until_there_are_enough(
