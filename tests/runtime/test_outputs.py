@@ -40,7 +40,7 @@ async def test_timing_is_in_nanoseconds_and_its_old_names_in_microseconds() -> N
     with pytest.warns(DeprecationWarning, match="use on_device_ns") as warned:
         assert timing.time_on_device == 7
     assert warned[0].filename == __file__  # and not where it is warned
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="use on_device_ns"):
         assert RunTiming(7999, None).time_on_device == 7
     with pytest.warns(DeprecationWarning, match="use in_driver_ns"):
         assert timing.time_in_driver == UINT64_MAX
