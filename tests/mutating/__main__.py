@@ -1,7 +1,7 @@
 """Tries mutants: ``python -m tests.mutating [--count N] [--seed S]``.
 
 What modules in C have a form in Python for is tried in that form, too, if it survives
-at first. Outcomes are kept in `KEPT`, where ``--anew`` begins with nothing.
+at first. What is found is kept in `KEPT`: ``--go-on`` tries what has not died there.
 """
 
 import argparse
@@ -94,14 +94,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--anew", action="store_true")
+    parser.add_argument("--go-on", action="store_true")
     parser.add_argument("--form", choices=FORMS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     KEPT.mkdir(parents=True, exist_ok=True)
     if arguments.form:
         return tried_in_this_form(arguments)
     results = KEPT / f"{arguments.count}-{arguments.seed}.jsonl"
-    if arguments.anew:
+    if not arguments.go_on:
         for file in KEPT.iterdir():
             file.unlink()
     for form, (variables, _) in FORMS.items():

@@ -57,6 +57,8 @@ class Place(NamedTuple):
     """Of the module, down to the function."""
     node: libcst.CSTNode
     changed: Sequence[libcst.CSTNode]
+    at: str
+    """Line and column."""
     lines: range
     """Of the statement that the node is in, if that has no others within."""
 
@@ -68,6 +70,7 @@ class Mutant(NamedTuple):
     file: str
     """Below the folder of the package."""
     path: str
+    at: str
     lines: range
     before: str
     after: str
@@ -76,7 +79,7 @@ class Mutant(NamedTuple):
 
     @property
     def name(self) -> str:
-        where = f"{self.file}:{self.lines.start} {self.codes[0][0].co_qualname}"
+        where = f"{self.file}:{self.at} {self.codes[0][0].co_qualname}"
         return f"{where}: {self.before} -> {self.after}"
 
 
@@ -121,7 +124,9 @@ class Source:
             " ".join(module.code_for_node(each).split())
             for each in (place.node, changed)
         )
-        return Mutant(self.part, self.file, str(self.path), place.lines, *shown, codes)
+        return Mutant(
+            self.part, self.file, str(self.path), place.at, place.lines, *shown, codes
+        )
 
 
 class _Places(libcst.CSTVisitor):
@@ -152,7 +157,9 @@ class _Places(libcst.CSTVisitor):
             changed = list(_changed(node))
             if changed:
                 lines = self._statement or self._lines(node)
-                self.places.append(Place((*self._path,), node, changed, lines))
+                start = self._positions[node].start
+                at = f"{start.line}:{start.column}"
+                self.places.append(Place((*self._path,), node, changed, at, lines))
         return True
 
     def on_leave(self, node: libcst.CSTNode) -> None:
@@ -191,7 +198,7 @@ def _with(
 
 def _is_left_out(node: libcst.CSTNode) -> bool:
     match node:
-        case libcst.Annotation():
+        case libcst.Annotation() | libcst.Arg(keyword=libcst.Name("strict")):
             return True
         case libcst.If(test=libcst.Name("TYPE_CHECKING")):
             return True

@@ -54,12 +54,12 @@ class Recorded(msgspec.Struct):
     """Tests that pass, with what they take, and which lines they reach."""
 
     seconds: dict[str, float]
-    reached: dict[str, dict[int, list[str]]]
-    """Tests by line, by file."""
+    reached: dict[str, dict[int, list[int]]]
+    """By line, by file, which of those tests."""
 
     def tests_of(self, mutant: Mutant) -> set[str]:
-        lines = self.reached.get(mutant.path, {})
-        return {test for line in mutant.lines for test in lines.get(line, ())}
+        lines, tests = self.reached.get(mutant.path, {}), list(self.seconds)
+        return {tests[each] for line in mutant.lines for each in lines.get(line, ())}
 
 
 def merged(files: Iterable[Path]) -> Recorded:
@@ -67,10 +67,11 @@ def merged(files: Iterable[Path]) -> Recorded:
     both = Recorded({}, defaultdict(lambda: defaultdict(list)))
     for file in files:
         each = msgspec.json.decode(file.read_bytes(), type=Recorded)
+        first = len(both.seconds)
         both.seconds.update(each.seconds)
         for path, lines in each.reached.items():
             for line, tests in lines.items():
-                both.reached[path][line] += tests
+                both.reached[path][line] += [first + test for test in tests]
     return both
 
 
@@ -140,9 +141,10 @@ class MutantTrial:
             self._session.shouldfail = False
         recording.stop()
         data = recording.get_data()
+        number = {test: each for each, test in enumerate(seconds)}
         reached = {
             path: {
-                line: sorted(seconds.keys() & tests)
+                line: [number[test] for test in tests if test in number]
                 for line, tests in data.contexts_by_lineno(path).items()
             }
             for path in data.measured_files()
