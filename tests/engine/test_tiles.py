@@ -120,6 +120,23 @@ def test_a_deadline_is_seen_between_tiles(program: Program) -> None:
     assert pause.looks <= 3
 
 
+def test_an_abort_is_seen_between_tiles(program: Program) -> None:
+    class Aborting(Pause):
+        looks = 0
+
+        @property
+        def requested(self) -> bool:  # type: ignore[override]
+            self.looks += 1
+            if self.looks == 3:
+                execution.abort(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+            return False
+
+    execution, pause = launch(program), Aborting()
+    with pytest.raises(ResourceExhaustedTransientError):
+        execution.advance(pause)
+    assert pause.looks == 3
+
+
 def test_an_operation_is_aborted_between_its_tiles(program: Program) -> None:
     execution = launch(program)
     assert not execution.advance(PauseAfter(1))
