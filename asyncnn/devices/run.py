@@ -265,20 +265,14 @@ class Run(RunFields, Work, Completion):
         self._threads = pause.threads = spreading.threads(lanes_each)
 
     def _deliver(self, computed: Sequence[Array | None]) -> None:
-        """Copy outputs to their places, from now on as if they were computed there.
-
-        :raises AsyncnnError: if nobody waits for them any more.
-        """
+        """Copy outputs to their places, from now on as if they were computed there."""
         if not self.decides():
             raise self._aborted()
         self.decision = None
         copy_outputs(computed, self._places, self._check)
 
     def _plan_by(self, pause: Pause) -> Plan | None:
-        """Return the plan for the shapes of the request; None if paused meanwhile.
-
-        :raises AsyncnnError: if it is aborted or its deadline passes meanwhile.
-        """
+        """Return the plan for the shapes of the request; None if paused meanwhile."""
         program = self._executable.program
         if self._planning is None:
             shapes = input_shapes(program, self._request)

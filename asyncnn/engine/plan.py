@@ -334,7 +334,6 @@ class _PlanBuilder:
         )
 
     def _bind_output(self, index: int) -> BoundOperand:
-        """Return an output of the shape that it has, or is to have."""
         operand, shape = self._operands[index], self._shapes[index]
         if shape is None and not has_unknown_dimensions(operand):
             shape = operand.dimensions

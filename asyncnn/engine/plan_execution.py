@@ -282,7 +282,6 @@ class PlanExecution:
         return True
 
     def _enter(self, bound: BoundPlan) -> None:
-        """Begin the IF or WHILE that ``bound`` has come to."""
         step = bound.plan.steps[bound.position]
         control = begin(self._program, bound, step, _clamped(self._loop_timeout_ns))
         self._continue(bound, control, control.resume(None))

@@ -203,7 +203,6 @@ class FrameQueue:
             raise DeviceClosedError(f"the frame queue {self.name} is not open")
 
     async def _take(self) -> NDArray[Any] | None:
-        """Return the next frame if it is complete."""
         if self._kept:
             return self._kept.popleft()
         number = self._missed.popleft() if self._missed else self._next_number()
@@ -237,10 +236,7 @@ class FrameQueue:
         return number
 
     async def _wait(self) -> None:
-        """Wait until there may be something new.
-
-        :raises GeneralFailureError: if the memory was cut short.
-        """
+        """Wait until there may be something new."""
         with os_errors(self.name):
             if os.fstat(self._fd.fd).st_size < self._layout.size:
                 raise GeneralFailureError(f"the memory {self.name} was cut short")

@@ -130,10 +130,7 @@ def read_container(memory: Memory) -> NamedModel:
 
 
 def _read_states(header: _Header) -> list[tuple[str, Array | None]]:
-    """Return names and first values; the states are the last inputs.
-
-    :raises InvalidArgumentError: if there are more than inputs, or bytes do not fit.
-    """
+    """Return names and first values; the states are the last inputs."""
     main, states = header.main, header.states
     count = len(main.input_indexes) - len(states)
     if count < 0:

@@ -243,10 +243,7 @@ async def explain(
 def _named(
     model: Model, names: Iterable[ExtensionNames], extensions: Iterable[Extension]
 ) -> tuple[Model, Vocabulary]:
-    """Return a model with what is known of extensions, and what its types are called.
-
-    :raises InvalidArgumentError: if a type has two names.
-    """
+    """Return a model with what is known of extensions, and the names of its types."""
     known = Extensions(extensions).resolved(model)
     return known, Vocabulary(model, joined(names, names_in(known)))
 
@@ -320,7 +317,6 @@ class _Context(msgspec.Struct, frozen=True):
     words: Vocabulary
 
     async def ask(self, number: int | None) -> tuple[bool, ...]:
-        """Return the device's answers for a subgraph, none if it refuses the model."""
         model = replace(self.model, main=_subgraph(self.model, number))
         status, supported = await self.device.hal.get_supported_operations_1_3(model)
         if status not in (ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT):
@@ -330,7 +326,6 @@ class _Context(msgspec.Struct, frozen=True):
     def reporting(
         self, number: int | None, supported: Sequence[bool]
     ) -> Steps[list[OperationReport]]:
-        """Report on each operation of a subgraph, by what the device has answered."""
         answers = supported or (False,) * len(_subgraph(self.model, number).operations)
         reports: list[OperationReport] = []
         for index, answer in enumerate(answers):

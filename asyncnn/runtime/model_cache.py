@@ -184,22 +184,14 @@ class ModelCache:
             files.clear()
 
     async def _ask(self, steps: Steps[T], deadline: int | None) -> T:
-        """Take steps in the folder, for which nobody waits if it does not answer.
-
-        :raises OSError: if it does not answer, or one of the steps raises that.
-        :raises ResourceExhaustedTransientError: if there are no threads.
-        """
+        """Take steps in the folder, for which nobody waits if it does not answer."""
         what = f"using the cache in {self.folder}"
         limits = [patience(what), deadline]
         limit = min(each for each in limits if each is not None)
         return await offload_abandonable(what, steps, deadline=limit)
 
     def _opening(self, names: "_Names", flags: int) -> Steps[list[Descriptor]]:
-        """Open all files; those that are there count as used just now.
-
-        :raises InvalidArgumentError: if the folder is a file.
-        :raises OSError: if one cannot be opened.
-        """
+        """Open all files; those that are there count as used just now."""
         if self.folder.is_file():
             raise InvalidArgumentError(f"{self.folder} is a file, not a folder")
         is_new = bool(flags & os.O_CREAT)
@@ -285,10 +277,7 @@ class ModelCache:
 
 
 def _locking(fd: int) -> Steps[None]:
-    """Keep others from changing a folder, so that files go in pairs.
-
-    :raises OSError: if another process, which may be stopped, does so for too long.
-    """
+    """Keep others from changing a folder, so that files go in pairs."""
     until_s = time.monotonic() + _LOCKED_BY_OTHERS_S
     while True:
         try:
@@ -374,6 +363,5 @@ def _outline(subgraph: Subgraph) -> Subgraph:
 
 
 def _names(token: bytes, counts: Sequence[int]) -> _Names:
-    """Return names for as many model and data files."""
     kinds = zip(("model", "data"), counts, strict=True)
     return [[f"{token.hex()}.{kind}{i}" for i in range(n)] for kind, n in kinds]

@@ -115,11 +115,7 @@ class Opening(Generic[T]):
             await self._lease.aclose(*exc)
 
     def _begin(self) -> None:
-        """Check that it is not used twice, and that asyncio runs.
-
-        :raises InvalidArgumentError: if it is.
-        :raises WrongLoopError: if it does not.
-        """
+        """Check that it is not used twice, and that asyncio runs."""
         if self._is_used:
             raise InvalidArgumentError(
                 f"the {self._what} was opened before",
@@ -166,10 +162,7 @@ def opens(
 
 @contextmanager
 def _opening(what: str) -> Iterator[None]:
-    """Tell what the system has run out of, maybe as modules are imported.
-
-    :raises ResourceExhaustedError: then.
-    """
+    """Tell what the system has run out of, maybe as modules are imported."""
     try:
         yield
     except (ImportError, MemoryError, OSError) as error:
@@ -193,7 +186,6 @@ class _Block(Generic[T]):
         """Leave it open: the block is going to close it."""
 
     async def aclose(self, *exc: Any) -> None:
-        """Close it, or wait until that is done."""
         is_inherited = self._home.is_inherited
         if not (is_inherited or self._closed.is_set()):
             self._home.check(f"the {self._what}")
@@ -259,12 +251,10 @@ class _Kept:
         return thing
 
     def release(self) -> None:
-        """Have it closed soon."""
         self._is_closed = True
         self._leave.set()
 
     async def aclose(self) -> None:
-        """Close it, or wait until that is done."""
         if self._task is None or self._home.is_inherited:
             self._is_closed = True
             return

@@ -214,7 +214,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
         return await remote.get_statistics()
 
     async def _supported(self, model: Model) -> tuple[bool, ...]:
-        """Ask the driver, once there is one."""
         async with self._in_time():
             remote = await self._next()
         status, supported = await remote.get_supported_operations_1_3(model)
@@ -231,7 +230,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
             raise NoDriverError(NO_DRIVER) from error
 
     async def _next(self) -> RemoteDevice:
-        """Return the driver there is, or the next one."""
         while (remote := self._connected()) is None:
             self._life.check()
             self._changed.clear()
@@ -241,7 +239,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
     def _prepare(
         self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
-        """Launch the preparation, or hold it."""
         remote = self._connected()
         if remote is not None:
             order = ModelOrder(asked._replace(deadline=None, cache=CacheArguments()))

@@ -232,7 +232,6 @@ class _Divider:
         return Division(partitions, tuple(self._reasons), total)
 
     def _allowed(self, position: int) -> tuple[int, ...]:
-        """Return the devices that an operation may go to."""
         able = [k for k, each in enumerate(self._candidates) if each.supports[position]]
         if self._is_open_control_flow(position):
             able = [k for k in able if self._candidates[k].is_cpu] or able
