@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -32,16 +32,16 @@ Process = subprocess.Popen[bytes]
 
 
 class ServedDriver(NamedTuple):
-    """A driver process, its address, and the descriptor of its last calls."""
+    """A driver process, its address, and the descriptor of its last calls, if any."""
 
     process: Process
     path: str
-    calls: int
+    calls: int | None
 
 
 @contextmanager
 def served_driver(
-    device: str, log: IO[bytes] | None = None, patience_s: float = LONGEST_START_S
+    device: str, log: IO[bytes] | None = None, *, records: bool = True
 ) -> Iterator[ServedDriver]:
     """Have a driver process of a device, by any name, inside the block.
 
@@ -49,10 +49,11 @@ def served_driver(
     """
     path = private_address()
     words = ["serve", "--until-eof", "--no-measure", f"--device={device}"]
-    words += [f"--socket={path}", *_RECORDED]
+    words += [f"--socket={path}", *(_RECORDED if records else ["--record=0"])]
     process = start(["-m", "asyncnn", *words], log)
-    try:
-        latest = time.monotonic() + patience_s
+    with ExitStack() as stack:
+        stack.callback(end, process)
+        latest = time.monotonic() + LONGEST_START_S
         while not can_connect(path):
             if process.poll() is not None:
                 cause = cause_of(process.returncode)
@@ -60,27 +61,26 @@ def served_driver(
             if time.monotonic() > latest:
                 raise NoDriverError(f"the driver of {device} does not start")
             time.sleep(LOOK_S)
-        calls = open_memory(process.pid)
+        calls = open_memory(process.pid) if records else None
+        if calls is not None:
+            stack.callback(os.close, calls)
+        yield ServedDriver(process, path, calls)
+
+
+def keep_calls(calls: int, path: Path) -> None:
+    """Write the last calls of a driver to a file, if there is room."""
+    with suppress(AsyncnnError, OSError):
+        save_memory(calls, path)
+
+
+def keep_calls_of(pid: int, path: Path) -> None:
+    """Do so with those that a process has open, if it has any."""
+    with suppress(AsyncnnError, OSError):
+        calls = open_memory(pid)
         try:
-            yield ServedDriver(process, path, calls)
+            save_memory(calls, path)
         finally:
             os.close(calls)
-    finally:
-        end(process)
-
-
-def keep_calls(path: Path, calls: int | None = None, pid: int = 0) -> None:
-    """Write the last calls of a driver to a file, if there are any.
-
-    They are those of a descriptor, or of the first that a process has.
-    """
-    with suppress(AsyncnnError, OSError):  # there are none, or there is no room
-        fd = open_memory(pid) if calls is None else calls
-        try:
-            save_memory(fd, path)
-        finally:
-            if calls is None:
-                os.close(fd)
 
 
 def start(

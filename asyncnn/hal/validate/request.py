@@ -40,8 +40,8 @@ _OPAQUE = -1
 _BUFFER = -2
 """Stands for the size of device-managed buffers, which are used as a whole, too."""
 
-ONNX_REGIONS = "org.asyncnn.onnx"
-"""The extension for models of which requests may give inputs axes of length 0.
+ONNX_REGIONS, LITERT_REGIONS = "org.asyncnn.onnx", "org.asyncnn.litert"
+"""Extensions for models of which requests may give inputs axes of length 0.
 
 Elsewhere such a length is unspecified.
 """
@@ -55,7 +55,7 @@ class RequestRules:
     def __init__(self, model: Model) -> None:
         main = model.main
         used = {each.name for each in model.extension_name_to_prefix}
-        may_be_empty = ONNX_REGIONS in used
+        may_be_empty = not used.isdisjoint({ONNX_REGIONS, LITERT_REGIONS})
         self._inputs = tuple(
             _ArgumentRules.of("input", position, main.operands[index], may_be_empty)
             for position, index in enumerate(main.input_indexes)

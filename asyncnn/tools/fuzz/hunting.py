@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.tools.fuzz.worker import HANG_S, NOTE_BYTES, Note, WorkOrder
-from asyncnn.tools.watched_processes import LOOK_S, cause_of, keep_calls, take_stacks
+from asyncnn.tools.watched_processes import LOOK_S, cause_of, keep_calls_of, take_stacks
 
 HAS_ATHERIS = importlib.util.find_spec("atheris") is not None
 """Whether mutants can be guided by coverage."""
@@ -201,7 +201,7 @@ def _wait(
         if executions != count:
             count, last = executions, now
         if ready is not None and not order.shrinks and now - last > HANG_S:
-            keep_calls(note.calls, pid=process.pid)
+            keep_calls_of(process.pid, note.calls)
             take_stacks(process)
             return True, now - ready
         limit = order.seconds + (2 * HANG_S if order.shrinks or order.input else 0)

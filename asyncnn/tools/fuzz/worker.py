@@ -160,9 +160,9 @@ class Feeder:
         if where in self._known:
             return
         # Here: what is imported before the target is not instrumented.
-        from asyncnn.tools.watched_processes import keep_calls
+        from asyncnn.tools.watched_processes import keep_calls_of
 
-        keep_calls(self._note.calls, pid=os.getpid())
+        keep_calls_of(os.getpid(), self._note.calls)
         self._note.tell(f"{problem[:500]}\n{where}")
         os._exit(1)
 

@@ -133,7 +133,7 @@ class StressPlace:
         """
         _, computes = await device.hal.get_supported_operations_1_3(named.model)
         if not all(computes):
-            raise NotApplicableError(f"{device.name} does not compute the model")
+            raise NotApplicableError("the device does not compute the model")
 
     def done(self, what: str, count: int = 1) -> None:
         """Count what was verified; that is told now and then."""

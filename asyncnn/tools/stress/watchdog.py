@@ -266,15 +266,18 @@ class _Watchdog:
         trial = self._trial
         log = self._stack.enter_context((trial.folder / "driver.log").open("wb"))
         try:
-            self._driver = self._stack.enter_context(served_driver(trial.device, log))
+            served = served_driver(
+                trial.device, log, records=not trial.case.is_measured
+            )
+            self._driver = self._stack.enter_context(served)
         except NoDriverError as error:
             raise FindingError(FAILURE, str(error)) from error
         self._sockets = sockets_of(self._driver.process.pid)
 
     def keep_calls(self) -> None:
         """Write the last calls of the driver beside the logs, if there is one."""
-        if self._driver is not None:
-            keep_calls(self._trial.folder / CALLS, self._driver.calls)
+        if self._driver is not None and self._driver.calls is not None:
+            keep_calls(self._driver.calls, self._trial.folder / CALLS)
 
     def _look_at_driver(self, how: str = "") -> None:
         status = None if self._driver is None else self._driver.process.poll()
