@@ -66,6 +66,15 @@ has_ended(const Waiter *self)
     return self->result || self->is_cancelled;
 }
 
+/* Return the loop, borrowed; one that had a result at once asks for it only here. */
+static PyObject *
+loop_of(Waiter *self)
+{
+    if (!self->loop)
+        self->loop = PyObject_CallNoArgs(state_of(self)->running_loop);
+    return self->loop;
+}
+
 /* Call a function with a waiter, in a context if there is one; now, or by the loop. */
 static bool
 call(Waiter *self, PyObject *function, PyObject *context, bool now)
@@ -78,7 +87,8 @@ call(Waiter *self, PyObject *function, PyObject *context, bool now)
                        context, state_of(self)->run, function, (PyObject *)self, NULL)
                    : PyObject_CallFunctionObjArgs(function, (PyObject *)self, NULL);
     else {
-        PyObject *soon = PyObject_GetAttrString(self->loop, "call_soon");
+        PyObject *loop = loop_of(self);
+        PyObject *soon = loop ? PyObject_GetAttrString(loop, "call_soon") : NULL;
         PyObject *arguments = Py_BuildValue("(OO)", function, (PyObject *)self);
         PyObject *names = has_context ? Py_BuildValue("{sO}", "context", context) : NULL;
         bool is_made = soon && arguments && (names || !has_context);
@@ -185,7 +195,7 @@ Waiter_done(Waiter *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Waiter_get_loop(Waiter *self, PyObject *Py_UNUSED(ignored))
 {
-    return Py_NewRef(self->loop);
+    return Py_XNewRef(loop_of(self));
 }
 
 /* Return what awaiting gives: the result, or what the end makes of it. */
@@ -253,9 +263,13 @@ Waiter_throw(Waiter *self, PyObject *args)
     PyObject *type, *value = Py_None, *trace = Py_None;
     if (!PyArg_ParseTuple(args, "O|OO:throw", &type, &value, &trace))
         return NULL;
+    bool is_instance = PyExceptionInstance_Check(type);
+    if (!is_instance && !PyExceptionClass_Check(type)) {
+        PyErr_SetString(PyExc_TypeError, "only an exception can be thrown");
+        return NULL;
+    }
     PyObject *end = self->end;
     self->end = NULL;
-    bool is_instance = PyExceptionInstance_Check(type);
     PyObject *kind = is_instance ? (PyObject *)Py_TYPE(type) : type;
     int leaves = end && self->waits ? PyObject_IsSubclass(kind, state->cancelled) : 0;
     if (leaves > 0) {

@@ -25,6 +25,7 @@ from asyncnn.hal.errors import (
     OutputInsufficientSizeError,
     PreparationFailedError,
     error_for,
+    failure_of,
 )
 from asyncnn.hal.interfaces import (
     AlreadyNotifiedError,
@@ -124,6 +125,12 @@ class ExecutionResult(msgspec.Struct, frozen=True):
         if self.status is ErrorStatus.GENERAL_FAILURE:
             raise ExecutionFailedError(message)
         raise error_for(self.status, message)
+
+
+def result_of(error: Exception, *, is_left: bool = False) -> ExecutionResult:
+    """Return how an execution ends that has met an error."""
+    failure = failure_of(error)
+    return ExecutionResult(failure.status, (), NO_TIMING, str(failure), is_left=is_left)
 
 
 class PreparedModelFuture(IPreparedModelCallback):

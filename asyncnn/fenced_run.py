@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, cast
 import msgspec
 import numpy as np
 
-from asyncnn.callbacks import Completion, ExecutionResult, SynchronousByCallback
+from asyncnn.callbacks import (
+    Completion,
+    ExecutionResult,
+    SynchronousByCallback,
+    result_of,
+)
 from asyncnn.execution import Outputs, RunTiming, timing_of
 from asyncnn.fences import SyncFence
 from asyncnn.fences.core import Core, FenceOutcome
@@ -285,7 +290,7 @@ class EndedRun(FencedRun):
 
     def __init__(self, error: AsyncnnError) -> None:
         super().__init__()
-        self.complete(ExecutionResult(error.status, (), NO_TIMING, str(error)))
+        self.complete(result_of(error))
 
     def cancel(self) -> None:
         """Do nothing: it has ended."""
@@ -387,7 +392,7 @@ async def execute_fenced(
     try:
         run = launch(request, (), options)
     except AsyncnnError as error:
-        return ExecutionResult(error.status, (), NO_TIMING, str(error))
+        return result_of(error)
     return await run.ended()
 
 

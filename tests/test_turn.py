@@ -87,3 +87,17 @@ async def test_what_is_thrown_in_is_raised() -> None:
     with pytest.raises(ValueError, match="a word"):
         by_hand.throw(ValueError("a word"))
     assert not end.is_dead
+
+
+@needs_compiled
+async def test_one_that_had_its_result_at_once_calls_by_the_loop() -> None:
+    end, called = ExecutionFuture(), []
+    end.notify_1_3(*RESULT)
+    by_hand: Any = end.__await__()
+    by_hand.add_done_callback(called.append)
+    assert by_hand.get_loop() is asyncio.get_running_loop()
+    assert not called
+    await asyncio.sleep(0)
+    assert called == [by_hand]
+    with pytest.raises(TypeError):
+        by_hand.throw(7)

@@ -227,12 +227,7 @@ class BurstController:
         return cause
 
     async def _reopened_until(self, deadline: int | None, ended: "Link") -> "Link":
-        """Open the burst anew; a driver that is stopped does not answer that either.
-
-        :raises MissedDeadlinePersistentError: if the deadline had passed before.
-        :raises MissedDeadlineTransientError: if it is not open when the grace ends.
-        :raises EndedError: as `_reopened`.
-        """
+        """Open the burst anew; a driver that is stopped does not answer that either."""
         grace_s = self._deadline_grace
         if deadline is None or math.isinf(grace_s):
             return await self._reopened(ended)
@@ -245,7 +240,6 @@ class BurstController:
             raise unanswered(grace_s) from None
 
     async def _reopened(self, ended: "Link") -> "Link":
-        """Open the burst anew, as it was."""
         cause = ended.ended_by
         assert cause is not None
         try:

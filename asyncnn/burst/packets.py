@@ -339,14 +339,12 @@ class _PacketReader:
         return tuple([self.take(kind, layout)[0] for _ in range(count)])
 
     def check_size(self, size: int) -> None:
-        """Check the size in datums that the first datum announces."""
         if size != len(self._kinds):
             raise PacketError(
                 f"the packet says it has {size} datums, it has {len(self._kinds)}"
             )
 
     def check_end(self) -> None:
-        """Check that the packet ends here."""
         if self.position != len(self._kinds):
             raise PacketError(
                 f"{len(self._kinds) - self.position} datums follow the last one"

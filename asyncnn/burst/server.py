@@ -140,7 +140,6 @@ class BurstServer(CallbackObject):
         self._running = None
 
     def _serve(self) -> None:
-        """Take a packet and begin to execute it."""
         packet = self._requests.read_nowait()
         if packet is None:
             return
@@ -163,7 +162,6 @@ class BurstServer(CallbackObject):
             self._execute(bound)
 
     def _serve_by(self, packet: bytes, deadline: int) -> None:
-        """Begin to execute a packet that a deadline has followed."""
         try:
             bound = self._binder.bind_nowait(packet)
         except AsyncnnError as error:
@@ -386,7 +384,6 @@ class _ExecutionInTime(_Execution):
 
 
 def _opened(channel: Handle) -> MessageQueue:
-    """Open a queue of datums."""
     queue = MessageQueue.open(channel)
     if (
         queue.quantum != DATUM_BYTES

@@ -52,8 +52,9 @@ def fuzz(asked: FuzzOptions) -> None:
 
     Exits with 1 if there are findings, with 2 on bad input.
     """
-    from asyncnn.tools.fuzz.hunting import Hunt
+    from asyncnn.tools.fuzz.hunting import hunt
     from asyncnn.tools.fuzz.targets import TARGETS
+    from asyncnn.tools.fuzz.worker import WorkOrder
 
     out = options.console()
     if asked.lists:
@@ -69,16 +70,15 @@ def fuzz(asked: FuzzOptions) -> None:
         return
     reports = []
     for name in names:
-        hunt = Hunt(
+        order = WorkOrder(
             target=name,
             seconds=asked.seconds,
             seed=asked.seed,
             device=asked.device or "",
-            corpus="" if asked.corpus is None else str(asked.corpus),
-            guides=asked.guide,
-            folder=asked.dump,
+            corpus=str(asked.corpus or ""),
+            is_guided=asked.guide,
         )
-        reports.append(hunt.run())
+        reports.append(hunt(order, asked.dump))
         _print(reports[-1])
     options.write_json(asked.json, reports)
     if any(each.findings for each in reports):
@@ -98,7 +98,7 @@ def _again(asked: FuzzOptions, names: list[str]) -> None:
     if asked.input is None or not asked.input.is_file():
         raise InvalidArgumentError(f"there is no file {asked.input}")
     order = WorkOrder(
-        target=names[0], note="", device=asked.device or "", input=str(asked.input)
+        target=names[0], device=asked.device or "", input=str(asked.input)
     )
     outcome = watched(order)
     out = options.console()
@@ -126,3 +126,6 @@ def _print(hunted: "Hunted") -> None:
         out.print(f"  {each.kind}: {each.problem}", highlight=False, soft_wrap=True)
         out.print(f"    {each.where}", highlight=False, soft_wrap=True)
         out.print(f"    {each.command}", highlight=False, soft_wrap=True)
+        if each.recording:
+            words = f"    asyncnn replay {each.recording} --bisect"
+            out.print(words, highlight=False, soft_wrap=True)

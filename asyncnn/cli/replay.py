@@ -118,10 +118,12 @@ def replay(asked: ReplayOptions) -> None:
     deadlines, are so again, and others have none. Outputs are compared bit by
     bit, if they were recorded.
 
-    Exits with 1 if a call differs, with 2 on bad input.
+    Exits with 1 if a call differs, with 2 on bad input, and if no call could be
+    repeated.
     """
     import anyio
 
+    from asyncnn.hal.errors import InvalidArgumentError
     from asyncnn.output_files import check_writable
     from asyncnn.service.recording import read_record, write_record
     from asyncnn.tools.replay.replaying import ReplayRequest, cut_down, replayed
@@ -147,6 +149,8 @@ def replay(asked: ReplayOptions) -> None:
         json=asked.json,
         passed=report.passed,
     )
+    if not report.repeated:
+        raise InvalidArgumentError(f"no call of {asked.file} could be repeated")
 
 
 def _print(report: "ReplayReport", part: Path, *, times: bool) -> None:

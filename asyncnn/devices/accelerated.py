@@ -70,7 +70,6 @@ class AcceleratedDevice(EngineDevice):
         return self._delegate
 
     def _decide_on_float16(self, engine: "Engine") -> bool:
-        """Return whether relaxed models are computed as float16, and note why."""
         share = None if self._measured is None else self._measured.float16_share
         chosen = self._settings.relaxed_as_float16
         is_used = share is not None and share < FLOAT16_GAINS

@@ -230,10 +230,7 @@ def replace_together(files: Sequence[Descriptor], contents: Sequence[Chunks]) ->
 
 
 def _replace_contents(fd: int, chunks: Chunks) -> None:
-    """Write a file anew: each chunk of bytes at its offset, zeros in between.
-
-    :raises OSError: if that fails; the file is damaged then.
-    """
+    """Write a file anew: each chunk of bytes at its offset, zeros in between."""
     os.ftruncate(fd, 0)
     for offset, chunk in chunks:
         done = 0
@@ -388,11 +385,7 @@ def read_at_once(fd: int) -> memoryview | None:
 
 
 def _read(fd: int, most: int = MOST_BYTES) -> memoryview:
-    """Return the contents of a file, read once.
-
-    :raises GeneralFailureError: if there are more bytes than ``most``, or none can be
-        read.
-    """
+    """Return the contents of a file, read once."""
     size = os.fstat(fd).st_size
     if size > most:
         raise GeneralFailureError(f"a cache file of {size} bytes")

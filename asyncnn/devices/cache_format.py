@@ -173,7 +173,9 @@ class CacheKey:
             path = self._path()
             with suppress(FileNotFoundError):
                 return _read_key(path)
-            _create_key(path)
+            # With all its bytes, unless another process does so first.
+            write_private(path, os.urandom(_KEY_BYTES), may_replace=False)
+            logger.info("created the key of caches at %s", path)
             return _read_key(path)
         except (OSError, RuntimeError) as error:  # there may be no home
             raise GeneralFailureError(
@@ -250,9 +252,3 @@ def _read_key(path: Path) -> bytes:
     if len(secret) != _KEY_BYTES:
         raise OSError(f"{path} is not a key of {_KEY_BYTES} bytes")
     return secret
-
-
-def _create_key(path: Path) -> None:
-    """Create the file with all its bytes, unless another process does so first."""
-    write_private(path, os.urandom(_KEY_BYTES), may_replace=False)
-    logger.info("created the key of caches at %s", path)

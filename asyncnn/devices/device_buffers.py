@@ -258,17 +258,9 @@ class ReferenceBuffer:
         self._buffers = buffers
 
     @property
-    def _managed(self) -> ManagedBuffer:
-        return self._known.managed
-
-    @property
-    def _plan(self) -> BufferPlan:
-        return self._known.plan
-
-    @property
     def is_fixed(self) -> bool:
         """Whether the shape of its contents is known beforehand."""
-        return self._plan.is_fixed
+        return self._known.plan.is_fixed
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why its device takes no work any more; see `IMortal`."""
@@ -295,11 +287,11 @@ class ReferenceBuffer:
         return ErrorStatus.NONE
 
     async def _copy_to(self, destination: Memory) -> None:
-        managed = self._managed
+        managed, plan = self._known.managed, self._known.plan
         _check_pool(destination)
         dimensions = managed.current
-        if dimensions is None and self._plan.is_fixed:
-            dimensions = self._plan.operand.dimensions
+        if dimensions is None and plan.is_fixed:
+            dimensions = plan.operand.dimensions
         if dimensions is not None:
             _check_size(destination, managed.size_bytes(dimensions))
         claimed = managed.begin_reading()
@@ -307,10 +299,10 @@ class ReferenceBuffer:
         await self._buffers.run(copy, destination, lambda _: managed.end_reading())
 
     async def _copy_from(self, source: Memory, dimensions: Dimensions) -> None:
-        managed = self._managed
+        managed = self._known.managed
         try:
             _check_pool(source)
-            complete = checked_contents(self._plan, dimensions)
+            complete = checked_contents(self._known.plan, dimensions)
             _check_size(source, managed.size_bytes(complete))
         except InvalidArgumentError:
             managed.discard()  # as after any copy that fails
@@ -320,7 +312,7 @@ class ReferenceBuffer:
         await self._buffers.run(copy, source, partial(self._filled, complete))
 
     def _filled(self, dimensions: Dimensions, has_succeeded: bool) -> None:
-        self._managed.end_writing(dimensions if has_succeeded else None)
+        self._known.managed.end_writing(dimensions if has_succeeded else None)
 
 
 def _check_pool(memory: Memory) -> None:
@@ -338,7 +330,6 @@ def _check_size(memory: Memory, expected: int) -> None:
 def _copy_in(
     target: Callable[[int], NDArray[np.uint8]], memory: Memory, mapper: Mapper
 ) -> None:
-    """Copy a pool into as many bytes of ``target``."""
     data = _bytes(mapper.map(memory))
     np.copyto(target(memory.size), data)
 
@@ -346,7 +337,6 @@ def _copy_in(
 def _copy_out(
     source: Callable[[int], NDArray[np.uint8]], memory: Memory, mapper: Mapper
 ) -> None:
-    """Copy as many bytes of ``source`` into a pool."""
     mapped = mapper.map(memory)
     data = _bytes(mapped)
     if not data.flags.writeable:

@@ -43,7 +43,6 @@ class EngineDevice(InProcessDevice):
         """What relaxed models take of the time of others, where the engine gains."""
 
     def _add(self, engine: str, extension: Extension) -> None:
-        """Note an engine, and the extension whose regions it runs."""
         self.engines[extension.name] = engine
         if self._settings.isolated:
             extension.version += ", isolated"
@@ -77,7 +76,6 @@ class EngineDevice(InProcessDevice):
         return super().has_measured_capabilities and None not in self._shares()
 
     def _shares(self) -> tuple[PerformanceInfo | None, PerformanceInfo | None]:
-        """Return what the engine takes of the kernels' for floats and for codes."""
         if self._measured is None:
             return None, None
         share = self._measured.engine_share

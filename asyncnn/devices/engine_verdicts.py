@@ -135,15 +135,11 @@ class Tried(NamedTuple):
         return [sys.executable, "-P", "-m", self.module, str(library), version]
 
     def _file(self, subject: VerdictSubject) -> Path:
-        """Return where a verdict is kept.
-
-        :raises RuntimeError: if there is no home.
-        """
+        """Return where a verdict is kept."""
         name = hashlib.blake2b(msgspec.json.encode(subject), digest_size=12).hexdigest()
         return state_folder() / f"{self.key}-{name}.json"
 
     def _kept(self, subject: VerdictSubject) -> EngineVerdict | None:
-        """Return the verdict that is kept, None if there is none that can be used."""
         try:
             content = read_private(self._file(subject), _MOST_BYTES)
             verdict = msgspec.json.decode(content, type=EngineVerdict)
@@ -171,10 +167,7 @@ def environment_of_trials() -> dict[str, str]:
 
 
 def _tried(command: Sequence[str]) -> tuple[str, str]:
-    """Return the reason against a library, if any, and what the test wrote.
-
-    :raises _NoVerdictError: if the test says nothing of the library.
-    """
+    """Return the reason against a library, if any, and what the test wrote."""
     try:
         ended = subprocess.run(
             command,

@@ -106,7 +106,6 @@ async def _fastest_device_name() -> str:
 
 
 async def _works(name: str, load: Callable[[], object]) -> bool:
-    """Tell whether an engine can be loaded."""
     from asyncnn.devices.engine_device import loaded
 
     try:

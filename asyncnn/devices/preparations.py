@@ -60,12 +60,10 @@ class _SteppedWork(Work):
         self._is_given_up = False
 
     def fail(self, error: AsyncnnError) -> None:
-        """Report why it came to nothing, unless it was aborted."""
         if self._error is None:
             self._error, self._is_given_up = error, True
 
     def _take(self, steps: Stepwise[Any], pause: Pause) -> bool:
-        """Take steps until the end, or until it is to pause; True at the end."""
         with self._computing, long_work(lambda: self._is_to_stop(pause)):
             return steps.advance(lambda: self._must_stop(pause)) or self._is_given_up
 

@@ -15,18 +15,16 @@ from asyncnn.callbacks import (
     launched,
     tell_outcome,
 )
-from asyncnn.devices.bound_buffers import BoundBuffers
-from asyncnn.devices.buffer_use import IBufferUse, KnownBuffer
+from asyncnn.devices.buffer_use import BoundBuffers, IBufferUse, KnownBuffer
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.executable import Executable
+from asyncnn.devices.executable import Executable, Spreading
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
 from asyncnn.devices.run import Run
-from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import Traced
 from asyncnn.engine.arguments import bound_arrays, input_shapes
@@ -348,10 +346,7 @@ class InProcessPreparedModel(BasePreparedModel):
     def _taken(
         self, request: Request, *, is_fenced: bool
     ) -> tuple[Request, IBufferUse | None]:
-        """Return what to execute, and what that does with buffers, if it names any.
-
-        :raises InvalidArgumentError: if a rule is broken.
-        """
+        """Return what to execute, and what that does with buffers, if it names any."""
         is_own = False
         if type(request) is Execution and request.executable is self._executable:
             if request.arrays is not None and id(request.plan) in self._program.idle:
@@ -414,7 +409,6 @@ class InProcessPreparedModel(BasePreparedModel):
 
 
 def _refused(work: Run, error: AsyncnnError) -> ErrorStatus:
-    """End work that the scheduler does not take; return the status of the launch."""
     work.fail(error)
     work.finish()
     return status_of_launch(error)

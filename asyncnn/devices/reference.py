@@ -234,7 +234,6 @@ class InProcessDevice(BaseDevice):
         return ErrorStatus.NONE, self._extensions.described()
 
     async def _supported(self, model: Model) -> tuple[bool, ...]:
-        """Return which have a kernel; found out on a thread, as models may be large."""
         cause = self.cause_of_death()
         if cause is not None:
             raise cause
@@ -385,7 +384,6 @@ class InProcessDevice(BaseDevice):
         self._release(idle, of_all=len(idle) == len(models))
 
     def _release_sustained(self) -> None:
-        """Give back what models for SUSTAINED_SPEED hold, too."""
         if self._has_rested:
             self._release(list(self._models.values()), of_all=True)
 
@@ -396,7 +394,6 @@ class InProcessDevice(BaseDevice):
         return all(scheduler.has_rested for scheduler in schedulers)
 
     def _release(self, models: list[InProcessPreparedModel], *, of_all: bool) -> None:
-        """Release what ``models`` hold, and the threads of executions if ``of_all``."""
         parts = self._parts()
         if of_all:
             parts.executions.retire()

@@ -265,20 +265,14 @@ class Run(RunFields, Work, Completion):
         self._threads = pause.threads = spreading.threads(lanes_each)
 
     def _deliver(self, computed: Sequence[Array | None]) -> None:
-        """Copy outputs to their places, from now on as if they were computed there.
-
-        :raises AsyncnnError: if nobody waits for them any more.
-        """
+        """Copy outputs to their places, from now on as if they were computed there."""
         if not self.decides():
             raise self._aborted()
         self.decision = None
         copy_outputs(computed, self._places, self._check)
 
     def _plan_by(self, pause: Pause) -> Plan | None:
-        """Return the plan for the shapes of the request; None if paused meanwhile.
-
-        :raises AsyncnnError: if it is aborted or its deadline passes meanwhile.
-        """
+        """Return the plan for the shapes of the request; None if paused meanwhile."""
         program = self._executable.program
         if self._planning is None:
             shapes = input_shapes(program, self._request)
@@ -357,7 +351,6 @@ class Run(RunFields, Work, Completion):
         self._error = error
 
     def _finish(self) -> ErrorStatus:
-        """Report the outcome; shapes and timing as the HAL wants them for it."""
         error, shapes, executable = self._error, self._shapes, self._executable
         if error is None and shapes is None:
             status = self._abort_status or ErrorStatus.GENERAL_FAILURE
@@ -410,7 +403,6 @@ class Run(RunFields, Work, Completion):
         return partial(self._executable.observe, self.computed_ns, self._cpu_ns, spread)
 
     def _told_late(self, reason: str) -> str:
-        """Say by how much the deadline was missed, and what has taken longest."""
         part_ns, step = 0, None
         if self._execution is not None:
             part_ns, step = self._execution.longest_part()

@@ -66,7 +66,6 @@ def _has_kernel(type_: int) -> bool:
 
 
 def _is_known(model: Model, subgraph: Subgraph, operation: Operation) -> bool:
-    """Tell whether what an operation has of extensions is known, and as it must be."""
     if model.extension_name_to_prefix:
         try:
             check_extended_operation(model, subgraph, operation)
@@ -143,7 +142,6 @@ def _fits(subgraph: Subgraph, operation: Operation, most_bytes: int | None) -> b
 
 
 def _needed_bytes(subgraph: Subgraph, operation: Operation) -> int:
-    """Return the bytes of the temporaries that an operation reads and writes."""
     needed = 0
     for index in {*operation.inputs, *operation.outputs}:
         operand = subgraph.operands[index]
@@ -153,7 +151,6 @@ def _needed_bytes(subgraph: Subgraph, operation: Operation) -> int:
 
 
 def _unsupported_subgraphs(model: Model) -> Steps[set[int]]:
-    """Return the numbers of the referenced subgraphs that would not run."""
     referrers: defaultdict[int, set[int]] = defaultdict(set)
     waiting: list[int] = []
     for number, subgraph in enumerate(model.referenced):

@@ -8,7 +8,6 @@ import time
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
-from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.devices.preparations import trace_end, trace_queue
 from asyncnn.devices.run import Run
 from asyncnn.engine import PlanExecution
@@ -81,7 +80,3 @@ class Traced(Run):
         self._trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, ended_ns)
         trace_end(self._trace, "execution", Phase.EXECUTION, status)
         return status
-
-
-class TracedFencedExecution(Traced, FencedExecution):
-    """A fenced execution that is traced."""

@@ -261,7 +261,6 @@ def _moved_together(
 
 
 def _last_reads(ordered: Sequence[Step], needed: Iterable[int]) -> dict[int, int]:
-    """Return, by operand, the number of the last step that reads it."""
     last = {
         index: number for number, step in enumerate(ordered) for index in step.inputs
     }

@@ -282,7 +282,6 @@ class PlanExecution:
         return True
 
     def _enter(self, bound: BoundPlan) -> None:
-        """Begin the IF or WHILE that ``bound`` has come to."""
         step = bound.plan.steps[bound.position]
         control = begin(self._program, bound, step, _clamped(self._loop_timeout_ns))
         self._continue(bound, control, control.resume(None))
@@ -318,7 +317,6 @@ class PlanExecution:
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
     def _check(self, step: Step | None = None) -> None:
-        """Raise if it is to end at this boundary; else it goes on, with ``step``."""
         if self._abort_status is not None:
             raise error_for(self._abort_status, "the execution was aborted")
         deadline_ns = self._deadline_ns

@@ -398,7 +398,6 @@ class Program:
 
 
 def _engine_kernels(plan: Plan) -> list[EngineKernel]:
-    """Return the kernels that engines have for steps of a plan."""
     kernels = [step.kernel for step in plan.steps]
     return [each for each in kernels if isinstance(each, EngineKernel)]
 
@@ -414,10 +413,7 @@ def _is_small(plan: Plan) -> bool:
 
 
 def _mapped(model: Model) -> Model:
-    """Return ``model`` with all of its pools mapped.
-
-    :raises GeneralFailureError: if one cannot be.
-    """
+    """Return ``model`` with all of its pools mapped."""
     if all(pool.buffer is not None for pool in model.pools):
         return model
     return replace(model, pools=tuple(map(mapped, model.pools)))

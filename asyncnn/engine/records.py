@@ -169,10 +169,7 @@ class _Restored:
         }
 
     def constant(self, index: int) -> Array:
-        """Return the value of a constant operand.
-
-        :raises LookupError: if it is none.
-        """
+        """Return the value of a constant operand."""
         value = self.constants.get(index)
         if value is None:
             operand = self._subgraph.operands[index]
@@ -184,7 +181,6 @@ class _Restored:
     def step(
         self, position: int, packed: dict[str, tuple[Array, ...]] | None = None
     ) -> Step:
-        """Return the step of an operation, without a kernel."""
         operation = self._subgraph.operations[position]
         bound = BoundOperation(
             operation_type(operation.type),

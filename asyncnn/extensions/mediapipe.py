@@ -8,6 +8,7 @@ Source: MediaPipe 0.8, operators of its TFLite models, versions 1 and 2.
 """
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
@@ -108,14 +109,6 @@ CROP_MATRIX = mediapipe.operation(
 )
 
 
-def _pool_options(data: bytes) -> Iterable[int]:
-    return packed_integers(data, 6)
-
-
-def _unpool_options(data: bytes) -> Iterable[int]:
-    return packed_integers(data, 5)
-
-
 def _tensor_options(data: bytes) -> Iterable[int]:
     options = FlexOptions(data)
     mode = options.text("mode", "bilinear")
@@ -133,10 +126,6 @@ def _centred_tensor_options(data: bytes) -> Iterable[int]:
 def _landmark_options(data: bytes) -> Iterable[float]:
     options = FlexOptions(data)
     return options.integer("dimensions", 3), options.real("scale", 1.0)
-
-
-def _flat_landmark_options(data: bytes) -> Iterable[float]:
-    return 0, 1.0
 
 
 def _box_options(data: bytes) -> Iterable[float | Array]:
@@ -169,13 +158,18 @@ def _crop_options(data: bytes) -> Iterable[float | Array]:
 
 
 for _name, _version, _operation, _options in (
-    ("MaxPoolingWithArgmax2D", 1, MAX_POOL_WITH_ARGMAX, _pool_options),
-    ("MaxUnpooling2D", 1, MAX_UNPOOL, _unpool_options),
+    (
+        "MaxPoolingWithArgmax2D",
+        1,
+        MAX_POOL_WITH_ARGMAX,
+        partial(packed_integers, count=6),
+    ),
+    ("MaxUnpooling2D", 1, MAX_UNPOOL, partial(packed_integers, count=5)),
     ("TransformTensor", 1, TRANSFORM_TENSOR, _tensor_options),
     ("TransformTensorBilinear", 1, TRANSFORM_TENSOR, _tensor_options),
     ("TransformTensorBilinear", 2, TRANSFORM_TENSOR, _centred_tensor_options),
     ("TransformLandmarks", 1, TRANSFORM_LANDMARKS, _landmark_options),
-    ("TransformLandmarks", 2, TRANSFORM_LANDMARKS, _flat_landmark_options),
+    ("TransformLandmarks", 2, TRANSFORM_LANDMARKS, lambda _: (0, 1.0)),
     ("Landmarks2TransformMatrix", 1, BOX_MATRIX, _box_options),
     ("Landmarks2TransformMatrix", 2, CROP_MATRIX, _crop_options),
 ):

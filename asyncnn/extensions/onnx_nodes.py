@@ -209,10 +209,7 @@ def size_of_result(name: str, given: Sequence[Any]) -> float:
 
 
 def _check_size(name: str, given: Sequence[Any]) -> None:
-    """Check how many elements come of a node.
-
-    :raises OperationFailedError: if they are too many.
-    """
+    """Check how many elements come of a node."""
     size = size_of_result(name, given)
     if size > max(MOST_ELEMENTS, sum(np.size(v) for v in given if v is not None)):
         raise OperationFailedError(f"{name} of ONNX gives {size:.3g} elements")
@@ -277,10 +274,7 @@ _FLOWS: Mapping[str, Callable[[_Node, Sequence[Any], _Scope], Evaluating]] = {
 
 
 def _evaluator(proto: Any, opset: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return what computes one node.
-
-    :raises GeneralFailureError: if the evaluator lacks its operator, or is not there.
-    """
+    """Return what computes one node."""
     helper = onnx_module("helper")
     names = [f"{place}" if name else "" for place, name in enumerate(proto.input)]
     results = [f"to {place}" for place in range(len(proto.output))]

@@ -262,7 +262,6 @@ class Gate:
             own.add_done_callback(self._tell)
 
     def _tell(self, source: IWaitable) -> None:
-        """Note that ``source`` has ended."""
         opened = self._opened
         if opened is None or not self._left:
             return

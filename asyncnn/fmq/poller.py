@@ -376,7 +376,6 @@ class LoopPoller:
             served.pause()
 
     def _proceed(self, served: Served) -> bool:
-        """Serve a queue that has waited for its turn, if it is still readable."""
         served.resume()
         if served.is_stopped or not served.queue.is_readable():
             return False

@@ -250,7 +250,6 @@ class MessageQueue(OpenRing):
         self._wake = None
 
     def _join_loop(self) -> None:
-        """Listen for the doorbell on the running loop, unless this end is closed."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop and not self.is_closed:
             self._leave_loop()

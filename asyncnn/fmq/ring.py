@@ -247,7 +247,6 @@ class PythonRing:
         self._words[flag] = 0
 
     def _publish(self, position: int, size: int, /) -> None:
-        """Hand over what was written from ``position`` on."""
         _check_position(self._written, position)
         self._words[WRITTEN] = self._written = position + size  # [packet]
         with self._fence:
@@ -256,7 +255,6 @@ class PythonRing:
             self._wake_up(READER_SLEEPS)
 
     def _consume(self, position: int, size: int, /) -> None:
-        """Give back what was read from ``position`` on."""
         _check_position(self._read, position)
         self._words[READ] = self._read = position + size  # [space]
         with self._fence:

@@ -160,21 +160,17 @@ class _Backoff:
         self.skips = 0
 
     def is_due(self) -> bool:
-        """Return whether to take this chance; False counts as one skipped."""
         if self.skips:
             self.skips -= 1
             return False
         return True
 
     def skip(self, times: int) -> None:
-        """Skip the next chances, in place of any that were to be skipped."""
         self.skips = times
 
     def reset(self) -> None:
-        """Note a success: the next failure skips one chance."""
         self._growth = 0
 
     def grow(self) -> None:
-        """Note a failure: skip more chances than the last time."""
         self._growth = min(4 * self._growth or 1, self._most)
         self.skips = self._growth

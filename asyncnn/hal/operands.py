@@ -80,41 +80,30 @@ def extension_types_of(model: Model) -> Iterator[AnyExtensionType]:
                 yield type_
 
 
+_DTYPES = {
+    "float32": "FLOAT32 TENSOR_FLOAT32",
+    "float16": "FLOAT16 TENSOR_FLOAT16",
+    "int32": "INT32 TENSOR_INT32",
+    "uint32": "UINT32",
+    "bool": "BOOL TENSOR_BOOL8",
+    "uint8": "TENSOR_QUANT8_ASYMM OEM TENSOR_OEM_BYTE",
+    "int8": "TENSOR_QUANT8_SYMM TENSOR_QUANT8_SYMM_PER_CHANNEL "
+    "TENSOR_QUANT8_ASYMM_SIGNED",
+    "int16": "TENSOR_QUANT16_SYMM",
+    "uint16": "TENSOR_QUANT16_ASYMM",
+}
 DTYPES: dict[int, np.dtype[Any]] = {
-    OperandType.FLOAT32: np.dtype(np.float32),
-    OperandType.INT32: np.dtype(np.int32),
-    OperandType.UINT32: np.dtype(np.uint32),
-    OperandType.TENSOR_FLOAT32: np.dtype(np.float32),
-    OperandType.TENSOR_INT32: np.dtype(np.int32),
-    OperandType.TENSOR_QUANT8_ASYMM: np.dtype(np.uint8),
-    OperandType.BOOL: np.dtype(np.bool_),
-    OperandType.TENSOR_QUANT16_SYMM: np.dtype(np.int16),
-    OperandType.TENSOR_FLOAT16: np.dtype(np.float16),
-    OperandType.TENSOR_BOOL8: np.dtype(np.bool_),
-    OperandType.FLOAT16: np.dtype(np.float16),
-    OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL: np.dtype(np.int8),
-    OperandType.TENSOR_QUANT16_ASYMM: np.dtype(np.uint16),
-    OperandType.TENSOR_QUANT8_SYMM: np.dtype(np.int8),
-    OperandType.TENSOR_QUANT8_ASYMM_SIGNED: np.dtype(np.int8),
-    OperandType.OEM: np.dtype(np.uint8),
-    OperandType.TENSOR_OEM_BYTE: np.dtype(np.uint8),
+    OperandType[name]: np.dtype(dtype)
+    for dtype, names in _DTYPES.items()
+    for name in names.split()
 }
 """NumPy dtype of one stored element, by the HAL's own types; SUBGRAPH has none."""
 
-_ELEMENT_SIZES = {
-    type_: 0 if type_ == OperandType.OEM else dtype.itemsize
-    for type_, dtype in DTYPES.items()
-}
+_ELEMENT_SIZES = {type_: dtype.itemsize for type_, dtype in DTYPES.items()}
+_ELEMENT_SIZES[OperandType.OEM] = 0
 
 SCALAR_TYPES = frozenset(
-    {
-        OperandType.FLOAT32,
-        OperandType.INT32,
-        OperandType.UINT32,
-        OperandType.BOOL,
-        OperandType.FLOAT16,
-        OperandType.OEM,
-    }
+    each for each in OperandType if each in DTYPES and "TENSOR" not in each.name
 )
 """Types whose operands have rank 0 (SUBGRAPH is neither scalar nor tensor)."""
 

@@ -226,10 +226,7 @@ class BaseDevice:
     def _prepare(
         self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
-        """Launch a preparation, and return what the call does.
-
-        :raises AsyncnnError: if it is not launched.
-        """
+        """Launch a preparation, and return what the call does."""
         raise GeneralFailureError("the device does not prepare models")
 
     def _load(
@@ -239,17 +236,11 @@ class BaseDevice:
         raise GeneralFailureError("the device does not cache models")
 
     async def _supported(self, model: Model) -> tuple[bool, ...]:
-        """Return, for each operation of the main subgraph, whether it would run.
-
-        :raises AsyncnnError: if that cannot be found out.
-        """
+        """Return, for each operation of the main subgraph, whether it would run."""
         raise GeneralFailureError("the device does not prepare models")
 
     async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
-        """Allocate a buffer, and return it with its token.
-
-        :raises AsyncnnError: if there is none.
-        """
+        """Allocate a buffer, and return it with its token."""
         raise GeneralFailureError("the device has no memory domains")
 
     async def get_supported_operations_1_3(

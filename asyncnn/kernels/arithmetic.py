@@ -138,7 +138,6 @@ def _scaled(values: NDArray[np.int64], multiplier: float) -> NDArray[np.int64]:
 
 
 def _lookup(operation: BoundOperation, make: Callable[[], Array]) -> PreparedKernel:
-    """Return the lookup of the table that ``make`` gives for each pair of codes."""
     (table,) = operation.pack("lookup", lambda: (make(),))
     return binary_lookup(table, operation.outputs[0].require_shape())
 
@@ -148,7 +147,6 @@ def _codes_of_steps(
     steps: NDArray[np.int64],
     activation: FusedActivationFunc = FusedActivationFunc.NONE,
 ) -> Array:
-    """Return ``steps + zero_point``, clamped, as output codes."""
     output = operation.outputs[0]
     low, high = quantized_activation_range(
         activation, output.scale, output.zero_point, output.dtype
@@ -215,7 +213,6 @@ def prepare_quantized_extremum(
 
 
 def _with_activation(ufunc: np.ufunc) -> Prepare:
-    """Apply ``ufunc``, then the fused activation of input 2."""
 
     def prepare(operation: BoundOperation) -> PreparedKernel:
         activation = operation.activation(2)

@@ -61,7 +61,7 @@ MOST_ATTEMPTS = 4
 """An interrupt may come late and hit a run that it was not meant for; not many do."""
 
 
-class InterruptibleRun:
+class InterruptibleRun(msgspec.Struct, frozen=True, eq=False):
     """A `Run` by another engine, which other threads can interrupt.
 
     ``attempt`` says whether it has come to the end. After ``interrupt`` one that is
@@ -72,24 +72,12 @@ class InterruptibleRun:
     is interrupted for a pause, too, others to be stopped only.
     """
 
-    __slots__ = ("attempt", "clear", "interrupt", "may_pause", "segment", "spread")
-
-    def __init__(
-        self,
-        attempt: Callable[[Inputs, Outputs], bool],
-        interrupt: Callable[[], None],
-        clear: Callable[[], None],
-        spread: Callable[[int], None] = lambda threads: None,
-        segment: Callable[[], object] = lambda: None,
-        *,
-        may_pause: bool = True,
-    ) -> None:
-        self.may_pause = may_pause
-        self.attempt = attempt
-        self.interrupt = interrupt
-        self.clear = clear
-        self.spread = spread
-        self.segment = segment
+    attempt: Callable[[Inputs, Outputs], bool]
+    interrupt: Callable[[], None]
+    clear: Callable[[], None]
+    spread: Callable[[int], None] = lambda threads: None
+    segment: Callable[[], object] = lambda: None
+    may_pause: bool = True
 
     def __call__(self, inputs: Inputs, outputs: Outputs) -> None:
         """Run to the end.

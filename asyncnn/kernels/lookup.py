@@ -80,7 +80,6 @@ def _multiplier(length: int) -> np.uint64:
 
 
 def _rotate(words: Words, bits: int) -> Words:
-    """Rotate to the right."""
     return (words >> np.uint64(bits)) | (words << np.uint64(64 - bits))
 
 

@@ -38,10 +38,7 @@ def kept_shape(shape: Shape, axes: Collection[int]) -> Shape:
 
 
 def _reduced_axes(operation: BoundOperation) -> tuple[tuple[int, ...], Shape]:
-    """Return the axes to reduce and the output's shape with those axes kept at 1.
-
-    :raises OperationFailedError: if an output element would be made of no element.
-    """
+    """Return the axes to reduce and the output's shape with those axes kept at 1."""
     shape = operation.shape(0)
     axes = tuple(sorted(operation.normalized_axes(1, len(shape))))
     kept = kept_shape(shape, axes)

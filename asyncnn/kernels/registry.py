@@ -195,7 +195,6 @@ def compute(operation: BoundOperation) -> Sequence[Array] | InterruptibleRun:
 
 
 def _own(type_: int, table: str) -> Any:
-    """Return what the table of a family has for a type of the HAL, if anything."""
     family = _FAMILY_OF.get(type_)
     module = import_module(f"asyncnn.kernels.{family}") if family else None
     return getattr(module, table, {}).get(type_)

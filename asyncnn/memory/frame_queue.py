@@ -35,7 +35,6 @@ from asyncnn.memory.frame_layout import (
     TAKEN,
     CopiedFrames,
     FrameLayout,
-    Frames,
     MappedFrames,
     read_word,
     write_word,
@@ -123,7 +122,9 @@ class FrameQueue:
             with os_errors(self.name):
                 layout.write(self._fd.fd)
             kind = MappedFrames if self._trusted else CopiedFrames
-            self._frames: Frames = kind(self._fd, layout, self._give_back)
+            self._frames: CopiedFrames | MappedFrames = kind(
+                self._fd, layout, self._give_back
+            )
             self._producer = ProducerWatch(self._fd, self._wake)
             self._waiter = SemaphoreWaiter(self._filled, self._wake)
             undo.pop_all()
@@ -203,7 +204,6 @@ class FrameQueue:
             raise DeviceClosedError(f"the frame queue {self.name} is not open")
 
     async def _take(self) -> NDArray[Any] | None:
-        """Return the next frame if it is complete."""
         if self._kept:
             return self._kept.popleft()
         number = self._missed.popleft() if self._missed else self._next_number()
@@ -237,10 +237,7 @@ class FrameQueue:
         return number
 
     async def _wait(self) -> None:
-        """Wait until there may be something new.
-
-        :raises GeneralFailureError: if the memory was cut short.
-        """
+        """Wait until there may be something new."""
         with os_errors(self.name):
             if os.fstat(self._fd.fd).st_size < self._layout.size:
                 raise GeneralFailureError(f"the memory {self.name} was cut short")

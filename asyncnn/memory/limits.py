@@ -74,18 +74,15 @@ class _Alive:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         self._settle()
         return self._count
 
     @property
     def bytes(self) -> int:
-        """How many bytes they have altogether."""
         self._settle()
         return self._bytes
 
     def note(self, count: int, size: int) -> None:
-        """Add to both."""
         self._changes.append((count, size))
 
     def _settle(self) -> None:

@@ -92,7 +92,6 @@ class Account:
 def _ended(
     account: weakref.ref[Account], lease: weakref.ref[NDArray[np.uint8]]
 ) -> None:
-    """Tell the account of a lease of its end, on any thread."""
     of = account()
     if of is not None and isinstance(lease, _CountedLease):
         of.end(lease)

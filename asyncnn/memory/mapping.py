@@ -244,7 +244,6 @@ class Mapper:
 
 
 def _give_back(mapped: list[Memory]) -> None:
-    """Empty a list of mappings; large ones are unmapped on a thread."""
     if sum(memory.size for memory in mapped) >= LARGE_BYTES:
         call_on_thread(mapped.clear)
     else:

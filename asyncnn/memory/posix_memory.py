@@ -235,10 +235,7 @@ def _create(name: str) -> Descriptor:
 
 
 def _remove_left(name: str, found: Descriptor) -> None:
-    """Remove an object whose owner has gone.
-
-    :raises GeneralFailureError: if its owner is there.
-    """
+    """Remove an object whose owner has gone."""
     if not lock(found.fd, OWNER):
         raise GeneralFailureError(f"the name {name!r} is taken")
     if _stands_for(name, found):

@@ -110,6 +110,5 @@ class Shares(Generic[ShareT]):
         return min(waiting, key=_virtual_ns)
 
     def _advance(self) -> None:
-        """Move the virtual time on to the least that an active share has had."""
         least = min(map(_virtual_ns, self.active))
         self.virtual_ns = max(self.virtual_ns, least)

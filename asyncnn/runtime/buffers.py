@@ -154,10 +154,7 @@ class DeviceBuffer:
         return array
 
     def _check_shape(self, what: str, shape: Dimensions) -> None:
-        """Check that contents may have this shape.
-
-        :raises InvalidArgumentError: if the slots are of another one.
-        """
+        """Check that contents may have this shape."""
         if is_scalar(self._type) and shape:
             raise InvalidArgumentError(f"{what}: its contents are a scalar")
         _merged(what, self.dimensions, shape)
@@ -200,11 +197,7 @@ async def allocate_buffer(
 def _combined(
     device: IDevice, slots: Sequence[Slot], dimensions: Dimensions, what: str
 ) -> TensorInfo:
-    """Return what all ``slots`` are, with as many known dimensions as there are.
-
-    :raises InvalidArgumentError: if one is given twice, is of another device, or
-        differs from the first or from ``dimensions``.
-    """
+    """Return what all ``slots`` are, with as many known dimensions as there are."""
     first = slots[0].info
     kinds = [(str(s.info.dtype), s.info.scale, s.info.zero_point) for s in slots]
     roles = [(id(slot.hal), slot.is_output, slot.position) for slot in slots]
@@ -223,7 +216,6 @@ def _combined(
 
 
 def _merged(what: str, first: Dimensions, second: Dimensions) -> Dimensions:
-    """Return `combine_dimensions`, whose error says ``what`` does not fit."""
     try:
         return combine_dimensions(first, second)
     except InvalidArgumentError as error:
@@ -239,7 +231,6 @@ def no_place_for_buffers() -> InvalidArgumentError:
 
 
 def _pool(array: Array) -> Memory:
-    """Return the pool that an array is all of, or make one around it."""
     place = place_of(array)
     if place is not None and place[0].size == array.nbytes:
         return place[0]
@@ -247,7 +238,6 @@ def _pool(array: Array) -> Memory:
 
 
 async def _contiguous(contents: ArrayLike) -> Array:
-    """Return an array that lies in one piece; large ones are made on a thread."""
     if getattr(contents, "size", 0) > SHORT_ELEMENTS:
         return await offload(np.asarray, contents, order="C")
     return np.asarray(contents, order="C")
@@ -256,10 +246,7 @@ async def _contiguous(contents: ArrayLike) -> Array:
 def _check(
     mortal: IBuffer | IDevice, status: ErrorStatus, what: str, failure: str
 ) -> None:
-    """Check a status; ``failure`` says what GENERAL_FAILURE stands for here.
-
-    :raises AsyncnnError: if it is not NONE.
-    """
+    """Check a status; ``failure`` says what GENERAL_FAILURE stands for here."""
     if status is not ErrorStatus.NONE:
         why = failure if status is ErrorStatus.GENERAL_FAILURE else status.name
         raise error_of(mortal, status, f"{what} failed: {why}")

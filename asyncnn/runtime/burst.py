@@ -413,10 +413,7 @@ _OWN_MISTAKES = (BusyError, DeviceClosedError, ForkedError)
 
 
 def _check_shared(tensor: Tensor | None) -> None:
-    """Check that a burst can name an argument.
-
-    :raises InvalidArgumentError: if it is not an array in shared memory.
-    """
+    """Check that a burst can name an argument."""
     if tensor is None:
         return
     if not isinstance(tensor, np.ndarray):

@@ -302,10 +302,7 @@ def _broadcast(first: Shape, second: Shape) -> Shape:
 
 
 def _merged(first: Shape, second: Shape, shape: Shape) -> tuple[Shape, Shape]:
-    """Return both shapes with axes merged that broadcast alike, if ranks are too high.
-
-    :raises UnsupportedOperatorError: if more than four axes are left.
-    """
+    """Return both shapes, if ranks are too high with axes merged that go alike."""
     rank = len(shape)
     if rank <= MAX_RANK:
         return first, second

@@ -22,7 +22,7 @@ from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import PrepareArguments
-from asyncnn.hal.routes import IRouting, Route
+from asyncnn.hal.routes import IRouting
 from asyncnn.hal.types import (
     Capabilities,
     DeviceType,
@@ -183,7 +183,9 @@ class Device(Opened):
             make_array=self._make_array,
             sync_exec_hal=self._sync_exec_hal,
             deadline_grace=self._deadline_grace,
-            route=self._usual_route(hal),
+            route=None
+            if not isinstance(self.hal, IRouting)
+            else self.hal.usual_route(hal),
             device=self.hal,
             owner=self,
         )
@@ -194,7 +196,6 @@ class Device(Opened):
     async def _in_a_form_of(
         self, named: NamedModel, prepare_one: _PrepareOne, deadline: int | None
     ) -> tuple[NamedModel, IPreparedModel]:
-        """Prepare a model as the region that it is, or else its translation."""
         named = await _until(deadline, divisible(self.hal, named))
         forms = engine_forms(named)
         if not forms:
@@ -217,11 +218,6 @@ class Device(Opened):
                 message = f"{refusal.message}; {error.message}"
                 raise GeneralFailureError(message, hint=error.hint) from error
             raise
-
-    def _usual_route(self, prepared: IPreparedModel) -> Route | None:
-        if not isinstance(self.hal, IRouting):
-            return None
-        return self.hal.usual_route(prepared)
 
     async def buffer_for(
         self, *slots: Slot, dimensions: tuple[int, ...] = ()
@@ -284,10 +280,7 @@ def _check_no_text(kind: type[Enum], given: object) -> None:
 
 
 def _zeros_for(named: NamedModel) -> dict[str, Array]:
-    """Return real zeros for all inputs.
-
-    :raises InvalidArgumentError: if the model leaves shapes to each request.
-    """
+    """Return real zeros for all inputs."""
     open_shapes = {
         info.name: [length or "?" for length in info.dimensions]
         for info in named.inputs

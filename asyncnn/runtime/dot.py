@@ -104,7 +104,6 @@ def graph_dump(name: str, model: Model, to: TextIO | None = None) -> None:
 
 
 def _title(explanation: Explanation) -> list[str]:
-    """Return what is said of the model as a whole."""
     if explanation.problem:
         return [explanation.problem]
     steps = [

@@ -243,10 +243,7 @@ async def explain(
 def _named(
     model: Model, names: Iterable[ExtensionNames], extensions: Iterable[Extension]
 ) -> tuple[Model, Vocabulary]:
-    """Return a model with what is known of extensions, and what its types are called.
-
-    :raises InvalidArgumentError: if a type has two names.
-    """
+    """Return a model with what is known of extensions, and the names of its types."""
     known = Extensions(extensions).resolved(model)
     return known, Vocabulary(model, joined(names, names_in(known)))
 
@@ -256,7 +253,6 @@ def _with_shares(
     model: Model,
     shares: Sequence[tuple[Capabilities, EngineShare]],
 ) -> Explanation:
-    """Say which engine computes each operation of the main subgraph, and why."""
     costs, reference = ModelCosts(model), reference_capabilities()
     times: dict[int, tuple[float, ...]] = {}  # by the identity of capabilities
     segments: list[SegmentReport] = []
@@ -280,7 +276,6 @@ def _with_shares(
 
 
 def _with_plan(explanation: Explanation, plan: DevicePlan) -> Steps[Explanation]:
-    """Say which device each operation of the main subgraph would go to, and why."""
     partitions = tuple(
         PartitionReport(plan.devices[each.device], each.operations, each.expected_us)
         for each in plan.division.partitions
@@ -320,7 +315,6 @@ class _Context(msgspec.Struct, frozen=True):
     words: Vocabulary
 
     async def ask(self, number: int | None) -> tuple[bool, ...]:
-        """Return the device's answers for a subgraph, none if it refuses the model."""
         model = replace(self.model, main=_subgraph(self.model, number))
         status, supported = await self.device.hal.get_supported_operations_1_3(model)
         if status not in (ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT):
@@ -330,7 +324,6 @@ class _Context(msgspec.Struct, frozen=True):
     def reporting(
         self, number: int | None, supported: Sequence[bool]
     ) -> Steps[list[OperationReport]]:
-        """Report on each operation of a subgraph, by what the device has answered."""
         answers = supported or (False,) * len(_subgraph(self.model, number).operations)
         reports: list[OperationReport] = []
         for index, answer in enumerate(answers):
@@ -439,7 +432,6 @@ def _finding_broken_rule(model: Model, version: HalVersion) -> Steps[str]:
 def _with_culprits(
     model: Model, reports: Sequence[OperationReport]
 ) -> Steps[tuple[OperationReport, ...]]:
-    """Blame the subgraph that an operation runs, where that is what is missing."""
     culprits: dict[int, OperationReport] = {}
     for report in reports:
         if report.subgraph is not None and not report.is_supported:

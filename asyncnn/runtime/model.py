@@ -405,7 +405,6 @@ class NamedModel(msgspec.Struct, frozen=True):
 def _like(
     infos: Sequence[TensorInfo], named: Sequence[TensorInfo]
 ) -> tuple[TensorInfo, ...]:
-    """Return ``infos`` with the names of axes that others have."""
     pairs = zip(infos, named, strict=True)
     return tuple(replace(info, axes=other.axes) for info, other in pairs)
 

@@ -184,22 +184,14 @@ class ModelCache:
             files.clear()
 
     async def _ask(self, steps: Steps[T], deadline: int | None) -> T:
-        """Take steps in the folder, for which nobody waits if it does not answer.
-
-        :raises OSError: if it does not answer, or one of the steps raises that.
-        :raises ResourceExhaustedTransientError: if there are no threads.
-        """
+        """Take steps in the folder, for which nobody waits if it does not answer."""
         what = f"using the cache in {self.folder}"
         limits = [patience(what), deadline]
         limit = min(each for each in limits if each is not None)
         return await offload_abandonable(what, steps, deadline=limit)
 
     def _opening(self, names: "_Names", flags: int) -> Steps[list[Descriptor]]:
-        """Open all files; those that are there count as used just now.
-
-        :raises InvalidArgumentError: if the folder is a file.
-        :raises OSError: if one cannot be opened.
-        """
+        """Open all files; those that are there count as used just now."""
         if self.folder.is_file():
             raise InvalidArgumentError(f"{self.folder} is a file, not a folder")
         is_new = bool(flags & os.O_CREAT)
@@ -260,7 +252,6 @@ class ModelCache:
                 (self.folder / name).unlink(missing_ok=True)
 
     def _evict(self) -> None:
-        """Delete models until the rest fit, and what was left behind unfinished."""
         sizes: dict[str, int] = {}
         used: dict[str, float] = {}
         for entry in os.scandir(self.folder):
@@ -285,10 +276,7 @@ class ModelCache:
 
 
 def _locking(fd: int) -> Steps[None]:
-    """Keep others from changing a folder, so that files go in pairs.
-
-    :raises OSError: if another process, which may be stopped, does so for too long.
-    """
+    """Keep others from changing a folder, so that files go in pairs."""
     until_s = time.monotonic() + _LOCKED_BY_OTHERS_S
     while True:
         try:
@@ -323,7 +311,6 @@ async def prepare(device: IDevice, arguments: PrepareArguments) -> IPreparedMode
 
 
 async def _outcome(device: IDevice, callback: PreparedModelFuture) -> IPreparedModel:
-    """Return the prepared model, or raise what the device has died of, if it has."""
     try:
         return await callback
     except DeviceUnavailableError as error:
@@ -333,7 +320,6 @@ async def _outcome(device: IDevice, callback: PreparedModelFuture) -> IPreparedM
 def _begun_token(
     device: IDevice, arguments: PrepareArguments, identity: bytes | None = None
 ) -> "hashlib._Hash":
-    """Return the hash of the settings, and of the ``identity`` of a model."""
     version = device.get_version_string()[1]
     settings = (version, int(arguments.preference), int(arguments.priority))
     token = hashlib.sha256(msgspec.msgpack.encode(settings))
@@ -374,6 +360,5 @@ def _outline(subgraph: Subgraph) -> Subgraph:
 
 
 def _names(token: bytes, counts: Sequence[int]) -> _Names:
-    """Return names for as many model and data files."""
     kinds = zip(("model", "data"), counts, strict=True)
     return [[f"{token.hex()}.{kind}{i}" for i in range(n)] for kind, n in kinds]

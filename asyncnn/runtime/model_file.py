@@ -145,16 +145,12 @@ class _Order(NamedTuple):
     strict: bool
 
     def reading(self, source: ModelSource) -> Steps[NamedModel]:
-        """Read a file and load its model, in steps."""
         memory = self.bytes_of(source)
         yield
         return (yield from self.loading(source, memory))
 
     def bytes_of(self, source: ModelSource) -> Memory:
-        """Read a file, or take bytes as they are.
-
-        :raises AsyncnnError: as `load_model`.
-        """
+        """Read a file, or take bytes as they are."""
         if not isinstance(source, str | os.PathLike):
             try:
                 return from_buffer(memoryview(source).toreadonly())
@@ -171,7 +167,6 @@ class _Order(NamedTuple):
         return file.read() if is_region else file.copy()
 
     def loading(self, source: ModelSource, memory: Memory) -> Steps[NamedModel]:
-        """Load the model of a file that was read, in steps."""
         with located(_where(source)), switching_at_least_every(SWITCH_INTERVAL_S):
             if not memory.size:
                 raise InvalidArgumentError("it is empty")

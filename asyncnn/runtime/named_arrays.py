@@ -120,7 +120,6 @@ class _Publication:
         self._listener.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer one process, unless it is another user's or has gone."""
         with connection, contextlib.suppress(OSError):
             connection.setblocking(False)
             if peer_of(connection).uid == os.geteuid():
@@ -129,10 +128,7 @@ class _Publication:
 
 
 def _address(name: str) -> bytes:
-    """Return the address that a name of this user stands for.
-
-    :raises InvalidArgumentError: if there cannot be such a name.
-    """
+    """Return the address that a name of this user stands for."""
     try:
         encoded = name.encode()
     except UnicodeEncodeError:
@@ -146,10 +142,7 @@ def _address(name: str) -> bytes:
 
 
 async def _connect(connection: socket.socket, name: str, address: bytes) -> None:
-    """Connect to the owner of a name.
-
-    :raises GeneralFailureError: if there is none, or it is another user.
-    """
+    """Connect to the owner of a name."""
     while True:
         try:
             connection.connect(address)
@@ -170,10 +163,7 @@ async def _connect(connection: socket.socket, name: str, address: bytes) -> None
 
 
 def _received(connection: socket.socket, name: str) -> Array:
-    """Return the array that the other end describes.
-
-    :raises AsyncnnError: if it is none that can be mapped.
-    """
+    """Return the array that the other end describes."""
     with os_errors(f"named array {name!r}"):
         try:
             data, fds, _, _ = socket.recv_fds(

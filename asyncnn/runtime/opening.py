@@ -59,7 +59,6 @@ class Opened:
         await self.aclose()
 
     def _release(self) -> None:
-        """Have it closed soon, if that is not left to a block."""
         lease = getattr(self, "_lease", None)
         if lease is not None:
             lease.release()
@@ -115,11 +114,7 @@ class Opening(Generic[T]):
             await self._lease.aclose(*exc)
 
     def _begin(self) -> None:
-        """Check that it is not used twice, and that asyncio runs.
-
-        :raises InvalidArgumentError: if it is.
-        :raises WrongLoopError: if it does not.
-        """
+        """Check that it is not used twice, and that asyncio runs."""
         if self._is_used:
             raise InvalidArgumentError(
                 f"the {self._what} was opened before",
@@ -166,10 +161,7 @@ def opens(
 
 @contextmanager
 def _opening(what: str) -> Iterator[None]:
-    """Tell what the system has run out of, maybe as modules are imported.
-
-    :raises ResourceExhaustedError: then.
-    """
+    """Tell what the system has run out of, maybe as modules are imported."""
     try:
         yield
     except (ImportError, MemoryError, OSError) as error:
@@ -193,7 +185,6 @@ class _Block(Generic[T]):
         """Leave it open: the block is going to close it."""
 
     async def aclose(self, *exc: Any) -> None:
-        """Close it, or wait until that is done."""
         is_inherited = self._home.is_inherited
         if not (is_inherited or self._closed.is_set()):
             self._home.check(f"the {self._what}")
@@ -227,7 +218,6 @@ class _Kept:
 
     @classmethod
     async def opened(cls, what: str, context: AbstractAsyncContextManager[T]) -> T:
-        """Open a context and return what is in it, which then refers to the lease."""
         lease = cls(what)
         opened: asyncio.Future[T] = lease._loop.create_future()
         task = lease._loop.create_task(_keep(context, opened, lease._leave))
@@ -259,12 +249,10 @@ class _Kept:
         return thing
 
     def release(self) -> None:
-        """Have it closed soon."""
         self._is_closed = True
         self._leave.set()
 
     async def aclose(self) -> None:
-        """Close it, or wait until that is done."""
         if self._task is None or self._home.is_inherited:
             self._is_closed = True
             return

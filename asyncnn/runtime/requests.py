@@ -254,7 +254,6 @@ def _of_other_width(info: TensorInfo, array: Array) -> Array:
 
 
 def _converted(info: TensorInfo, value: Any) -> Array:
-    """Take numbers that are no array; they have no dtype of their own yet."""
     try:
         return np.array(value, info.dtype)
     except (ValueError, TypeError, OverflowError) as error:
@@ -396,10 +395,7 @@ class OutputSpace:
 
 
 def _check_space(info: TensorInfo, array: Any) -> None:
-    """Check that an output fits an array exactly.
-
-    :raises InvalidArgumentError: if it does not.
-    """
+    """Check that an output fits an array exactly."""
     if not has_fixed_shape(info):
         raise InvalidArgumentError(
             f"output {info.name} has no fixed shape, so it cannot be given an array"

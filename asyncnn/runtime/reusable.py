@@ -194,22 +194,6 @@ class ReusableExecution:
     thread.
     """
 
-    __slots__ = (
-        "_carry",
-        "_inputs",
-        "_launched",
-        "_options",
-        "_out",
-        "_outputs",
-        "_request",
-        "_result",
-        "_spaces",
-        "_target",
-        "_threadsafe",
-        "is_lent",
-        "is_running",
-    )
-
     def __init__(
         self,
         target: Target,
@@ -472,10 +456,7 @@ class ReusableExecution:
         self._launched = [run for run in self._launched if run.status is None]
 
     def _take(self, result: ExecutionResult, is_measured: bool = False) -> None:
-        """Return what a result says of the outputs.
-
-        :raises AsyncnnError: if it is a failure's.
-        """
+        """Return what a result says of the outputs."""
         if result.status is not _NONE:
             self._target.check_result(result)
         space = self._target.space

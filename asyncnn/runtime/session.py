@@ -54,12 +54,6 @@ class Session(Opened):
     ``steps`` counts the steps that the state has behind it since it was set.
     """
 
-    __slots__ = (
-        *("__weakref__", "_burst", "_by", "_carry", "_checkpoint", "_cut", "_held"),
-        *("_is_closed", "_lengths", "_lingers", "_lost", "_model", "_now"),
-        *("_path", "_places", "_running", "_saved", "_steps", "_turn", "steps"),
-    )
-
     def __init__(
         self,
         model: SessionModel,
@@ -269,7 +263,6 @@ class Session(Opened):
     async def _step(
         self, inputs: Inputs, deadline: int | None, measure: bool
     ) -> Outputs:
-        """Take a step; return copies of its outputs."""
         check = self._model.check
         usual = check.usual(inputs)
         converted = await check.converted(inputs) if usual is None else usual
@@ -375,10 +368,7 @@ class Session(Opened):
         return steps, await self._places.read(BESIDE[self._now])
 
     def _is_dead(self) -> bool:
-        """Return whether the driver has died; then the state is a checkpoint's.
-
-        :raises DeviceUnavailableError: if steps are lost by that.
-        """
+        """Return whether the driver has died; then the state is a checkpoint's."""
         cause = None if self._places is None else self._places.cause_of_death()
         if cause is None:
             return False

@@ -71,17 +71,6 @@ class StepCalls:
     moves some has to `rebind`. If all arrays are known to be few, steps are short.
     """
 
-    __slots__ = (
-        "_before",
-        "_calls",
-        "_carry",
-        "_model",
-        "_out",
-        "_pools",
-        "inputs",
-        "is_short",
-    )
-
     def __init__(self, model: SessionModel, carry: Carry) -> None:
         make, kept = model.make_array, model.kept
         self._model = model
@@ -123,7 +112,6 @@ class StepCalls:
         return call
 
     def _given(self, which: int) -> Sequence[Tensor | None]:
-        """Return all inputs of a call, with what it reads of the state."""
         return placed_among(
             self.inputs.arrays, self._before[which], self._model.kept.read
         )
@@ -137,7 +125,6 @@ class StepCalls:
 
 
 def _array_for(info: TensorInfo, make: MakeArray) -> Array | None:
-    """Return an array for an input or output, None if its shape is open."""
     return make(info.dimensions, info.dtype) if has_fixed_shape(info) else None
 
 

@@ -118,7 +118,6 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _are_one(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
-    """Return whether names are of one state, before a step and after it."""
     for mark, rest in _parted(before):
         for other, left in _parted(after):
             if not rest or rest != left:
@@ -320,8 +319,6 @@ class StatePlaces:
     ``are_managed`` says which, ``cause_of_death`` why what lies in them is lost.
     """
 
-    __slots__ = ("are_managed", "cause_of_death", "pair", "shapes")
-
     def __init__(
         self,
         first: Sequence[Tensor],
@@ -332,7 +329,7 @@ class StatePlaces:
         self.shapes = list(shapes)
         mortals = [place.hal for place in first if isinstance(place, DeviceBuffer)]
         self.are_managed = bool(mortals)
-        self.cause_of_death: Callable[[], DeviceUnavailableError | None] = _immortal
+        self.cause_of_death: Callable[[], DeviceUnavailableError | None] = lambda: None
         # All are of one driver.
         if mortals and isinstance(mortals[0], IMortal):
             self.cause_of_death = mortals[0].cause_of_death
@@ -343,10 +340,6 @@ class StatePlaces:
         :raises AsyncnnError: if the driver is gone.
         """
         return tuple(await asyncio.gather(*map(_copied, self.pair[index])))
-
-
-def _immortal() -> None:
-    return None
 
 
 async def _copied(place: Tensor) -> Array:

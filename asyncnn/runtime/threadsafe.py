@@ -172,12 +172,10 @@ class _Pending:
         self.awaited = awaited
 
     def ended(self, task: _Task) -> None:
-        """Tell how the task has ended."""
         if self._run is not None:
             self._run.ended(task)
 
     def forget(self) -> None:
-        """Tell nothing, as it was refused."""
         self._run = None
 
     def __del__(self) -> None:

@@ -256,10 +256,7 @@ class Channel(Generic[MessageT]):
             self._loop.add_writer(self._socket.fileno(), self._writable)
 
     def _at_need(self, make: Callable[[A], R], of: A) -> R:
-        """Make what needs descriptors, with the reserve's if it comes to that.
-
-        :raises OSError: if descriptors or memory have run out all the same.
-        """
+        """Make what needs descriptors, with the reserve's if it comes to that."""
         try:
             return make(of)
         except OSError as error:
@@ -372,11 +369,7 @@ class Channel(Generic[MessageT]):
             self._put_off()
 
     def _receive_with_fds(self, announced: int) -> tuple[bytes, list[int], int]:
-        """Receive a packet that descriptors come beside.
-
-        :raises BlockingIOError: if it is put off, as too few are free.
-        :raises OSError: if nothing can be received.
-        """
+        """Receive a packet that descriptors come beside."""
         reserve, fileno = self._reserve, self._socket.fileno()
         with nullcontext() if reserve is None else reserve.lent():
             # A sender is not to wait for ever for more than there may ever be. The
@@ -402,7 +395,6 @@ class Channel(Generic[MessageT]):
         return data, received_fds(beside), flags
 
     def _take(self, data: bytes, fds: list[int], flags: int, announced: int) -> None:
-        """Take a packet that is not of the simplest kind."""
         # The kernel cuts off what we had no room for, too; then there are too few.
         is_cut_off = bool(flags & socket.MSG_CTRUNC)
         if flags & socket.MSG_TRUNC or len(fds) > announced:

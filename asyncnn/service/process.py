@@ -318,10 +318,7 @@ class _Launched:
         disown_in_children(self)
 
     def until_ready(self) -> Generator[float, None, None]:
-        """Yield pauses in seconds until the driver serves its socket.
-
-        :raises NoDriverError: if it ends before, or takes too long.
-        """
+        """Yield pauses in seconds until the driver serves its socket."""
         try:
             yield from _until_ready(self.driver, self._reason)
         finally:
@@ -377,7 +374,6 @@ def _given(
     device: str | None,
     recording: RecordingSettings | None,
 ) -> Steps[tuple[Path, list[str]]]:
-    """Return the path of a socket, and the arguments of the driver that serves it."""
     socket = Path(path or private_address())
     socket_address(socket)
     yield

@@ -109,7 +109,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
             self.end(given_up(f"the supervision of the driver failed: {error}"))
 
     async def _keep_connected(self, connect: Connect) -> None:
-        """Connect again and again, until `end` or `Supervision.give_up_after`."""
         backoff = Backoff(self._supervision)
         while True:
             connected = None
@@ -143,7 +142,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
             await asyncio.wait({task})
 
     async def _use(self, remote: RemoteDevice) -> str:
-        """Use a driver until it is lost; return why it was."""
         # Known before anything is released: what has waited is launched with it.
         self._remote = remote
         self._changed.set()
@@ -214,7 +212,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
         return await remote.get_statistics()
 
     async def _supported(self, model: Model) -> tuple[bool, ...]:
-        """Ask the driver, once there is one."""
         async with self._in_time():
             remote = await self._next()
         status, supported = await remote.get_supported_operations_1_3(model)
@@ -231,7 +228,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
             raise NoDriverError(NO_DRIVER) from error
 
     async def _next(self) -> RemoteDevice:
-        """Return the driver there is, or the next one."""
         while (remote := self._connected()) is None:
             self._life.check()
             self._changed.clear()
@@ -241,7 +237,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
     def _prepare(
         self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
-        """Launch the preparation, or hold it."""
         remote = self._connected()
         if remote is not None:
             order = ModelOrder(asked._replace(deadline=None, cache=CacheArguments()))

@@ -235,7 +235,6 @@ class Waiting:
         self._end(held, ErrorStatus.MISSED_DEADLINE_TRANSIENT, words)
 
     def _take(self, held: _Held) -> bool:
-        """Tell whether ``held`` is still held, and do not hold it any more."""
         # The first of release, timer, cancellation and end has it, and no other.
         if held not in self._held:
             return False

@@ -76,7 +76,8 @@ def test_models_that_were_not_kept_are_given(
 ) -> None:
     file = recording(RecordingSettings())
     ran = asyncnn_command("replay", file)
-    assert ran.status == 0, ran
+    assert (ran.status, ran.err.count("\n")) == (2, 1), ran
+    assert "no call of " in ran.err
     assert "not repeated: 4, its model is not in the recording (--model)" in ran.out
     ran = asyncnn_command("replay", file, "--model", MODEL, "--paced")
     assert ran.status == 0, ran

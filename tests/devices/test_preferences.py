@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.devices import DeviceSettings, compiled_graph, spreading
+from asyncnn.devices import DeviceSettings, compiled_graph, executable
 from asyncnn.devices.compiled_graph import CompiledGraph
+from asyncnn.devices.executable import CALM, CALM_OF_LONG, WORTH_SPREADING_NS, Spreading
 from asyncnn.devices.litert.c_api_engine import CApiEngine
-from asyncnn.devices.spreading import CALM, CALM_OF_LONG, WORTH_SPREADING_NS, Spreading
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import ExecutionPreference
@@ -167,7 +167,7 @@ class Compiled:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Compiled:
-    monkeypatch.setattr(spreading, "WORTH_SPREADING_NS", 0)
+    monkeypatch.setattr(executable, "WORTH_SPREADING_NS", 0)
     return Compiled(monkeypatch)
 
 

@@ -15,13 +15,14 @@ def install(
     folder: Path,
     place: str = f"{module.__name__}:vendor",
     name: str = vendor.name,
+    group: str = "asyncnn.extensions",
 ) -> None:
-    """Make an installed extension known to this process and those that it starts."""
+    """Make what is installed in a group known to this process and those it starts."""
     information = folder / f"{folder.name}-1.dist-info"
     information.mkdir(parents=True)
     metadata = f"Metadata-Version: 2.1\nName: {folder.name}\nVersion: 1\n"
     (information / "METADATA").write_text(metadata)
-    entry = f"[asyncnn.extensions]\n{name} = {place}\n"
+    entry = f"[{group}]\n{name} = {place}\n"
     (information / "entry_points.txt").write_text(entry)
     patch.syspath_prepend(folder)
     patch.setenv("PYTHONPATH", f"{folder}:{ROOT}")

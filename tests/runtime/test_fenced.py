@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices.fenced_execution import FencedExecution
+from asyncnn.devices.fenced import FencedExecution
 from asyncnn.fences import SyncFence, merge
 from asyncnn.hal.errors import (
     AsyncnnError,

@@ -41,10 +41,6 @@ def _local_response_shape(operation: BoundOperation) -> tuple[Shape]:
     return same_as_input(operation)
 
 
-def _instance_shape(operation: BoundOperation) -> tuple[Shape]:
-    return (operation.shape_of_rank(0, 4),)
-
-
 def _reduced_shape(operation: BoundOperation) -> tuple[Shape]:
     shape = operation.shape_of_rank(0, *UP_TO_4)
     axes = operation.normalized_axes(1, len(shape))
@@ -103,7 +99,7 @@ SIGNATURES = (
     declare(
         "INSTANCE_NORMALIZATION T/S 1.2: F16/FLOAT16 F32/FLOAT32",
         "input, gamma beta epsilon: S, nchw: BOOL",
-        _instance_shape,
+        lambda operation: (operation.shape_of_rank(0, 4),),
     ),
     _reduction("MEAN 1.1: F32 Q8; 1.2: F16; 1.3: Q8S", "INT32"),
     _reduction("REDUCE_ALL 1.2: B8"),

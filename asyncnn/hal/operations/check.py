@@ -169,20 +169,16 @@ class _Candidate(msgspec.Struct, frozen=True):
 
     @property
     def since(self) -> HalVersion:
-        """The version that types and layout need."""
         return max(self.row.since, self.layout.since)
 
     def expected_type(self, index: int) -> AnyOperandType | None:
-        """Return the type of operand ``index``, outputs counted after inputs."""
         return self.argument(index).expected_type(self.row)
 
     def argument(self, index: int) -> Argument:
-        """Return the argument of operand ``index``, outputs counted after inputs."""
         count = len(self.inputs)
         return self.inputs[index] if index < count else self.outputs[index - count]
 
     def requirements(self) -> list[Requirement]:
-        """Return what versions types, layout and arguments need."""
         return [
             Requirement(self.row.since, f"it is used with {self.row.main.name}"),
             Requirement(self.layout.since, f"it has {len(self.outputs)} outputs"),
@@ -341,7 +337,6 @@ def takes_other_lengths(operation: BoundOperation) -> bool:
 def _check_quantization(
     signature: OperationSignature, operation: BoundOperation
 ) -> None:
-    """Check arguments with a fixed quantisation, the same ones in every layout."""
     layout = signature.layouts[0]
     pairs = chain(
         zip(layout.inputs, operation.inputs, strict=False),

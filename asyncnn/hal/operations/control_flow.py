@@ -44,10 +44,7 @@ class _ReferencedBody:
     def require_compatible(
         self, inner: Sequence[Operand], outer: Sequence[Operand], what: str
     ) -> None:
-        """Check that operands agree pair by pair, in number and in all that is known.
-
-        :raises InvalidArgumentError: if they do not.
-        """
+        """Check that operands agree pair by pair, in number and all that is known."""
         if len(inner) != len(outer):
             raise self.error(f"has {len(inner)} {what}, expected {len(outer)}")
         for position, (one, other) in enumerate(zip(inner, outer, strict=True)):

@@ -109,10 +109,6 @@ def _fill_shape(operation: BoundOperation) -> tuple[Shape]:
     return (tuple(target),)
 
 
-def _rank_shape(operation: BoundOperation) -> tuple[Shape]:
-    return ((),)
-
-
 def _axis_is_single(usage: Usage) -> Requirement | None:
     if usage.input("axis").dimensions not in ((), (0,), (1,)):
         raise usage.error("axis", "is not a tensor of one element")
@@ -218,7 +214,7 @@ SIGNATURES = (
     declare(
         "RANK 1.3: F16 F32 I32 B8 Q8 Q8S Q8SYM Q8PC Q16S Q16A",
         "input -> output: INT32",
-        _rank_shape,
+        lambda operation: ((),),
     ),
     declare(f"DEPTH_TO_SPACE {_SINCE_1_0}", _BLOCK_SIZE, _depth_to_space_shape),
     declare(f"SPACE_TO_DEPTH {_SINCE_1_0}", _BLOCK_SIZE, _space_to_depth_shape),

@@ -124,7 +124,6 @@ def checked_contents(plan: BufferPlan, given: Dimensions) -> Dimensions:
 def _slot(
     models: Sequence[tuple[Hashable, Model] | None], is_output: bool, role: BufferRole
 ) -> tuple[BufferSlot, Operand]:
-    """Return the slot that a role names, and its operand: rule A1."""
     name = _name(is_output, role)
     if not 0 <= role.model_index < len(models):
         raise broken("A1", f"{name} is of model {brief(role.model_index)}")

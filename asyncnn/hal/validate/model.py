@@ -42,7 +42,6 @@ from asyncnn.pacing import Steps, make_way
 
 
 def _sample(kind: Any) -> Any:
-    """Return a struct in which each field has an object of its own."""
     return kind(*[object() for _ in kind.__struct_fields__])
 
 
@@ -64,7 +63,6 @@ _prescans = _taught(
 
 
 def _prescan_of(subgraph: Subgraph) -> Any:
-    """Return a prescan; None where that was not compiled, or there are no tuples."""
     parts: tuple[object, object] = subgraph.operands, subgraph.operations
     if _prescans is None or {*map(type, parts)} != {tuple}:
         return None
@@ -234,10 +232,7 @@ class _Checking:
         return self._prescan is not None and bool(self._prescan.are_structs)
 
     def checking_forms(self) -> Steps[None]:
-        """Check operands by themselves, and that types and indices exist.
-
-        :raises InvalidArgumentError: if a rule is broken.
-        """
+        """Check operands by themselves, and that types and indices exist."""
         subgraph, rules = self._subgraph, self._rules
         if not subgraph.operands or not subgraph.operations:
             raise broken("M1", "there must be an operand and an operation")
@@ -274,10 +269,7 @@ class _Checking:
         return True
 
     def checking_the_rest(self, signatures: "_Signatures") -> Steps[None]:
-        """Check signatures, order and consumers.
-
-        :raises InvalidArgumentError: if a rule is broken.
-        """
+        """Check signatures, order and consumers."""
         graph, prescan = self._graph, self._prescan
         if prescan is None:
             yield from signatures.checking(self._forms)
@@ -310,10 +302,7 @@ class _Signatures:
         """Whether drivers have to take all that were checked."""
 
     def checking(self, forms: Sequence[Form]) -> Steps[None]:
-        """Check all operations, whose operands have these forms.
-
-        :raises InvalidArgumentError: if the rule is broken.
-        """
+        """Check all operations, whose operands have these forms."""
         form, version = forms.__getitem__, self._version
         for index, operation in enumerate(self._operations):
             given, made = map(form, operation.inputs), map(form, operation.outputs)
@@ -324,10 +313,7 @@ class _Signatures:
                 yield
 
     def look_into(self, index: int, pattern: Pattern | None = None) -> None:
-        """Check one operation, which is used in the way of ``pattern``.
-
-        :raises InvalidArgumentError: if the rule is broken.
-        """
+        """Check one operation, which is used in the way of ``pattern``."""
         operation = self._operations[index]
         try:
             if pattern is None:

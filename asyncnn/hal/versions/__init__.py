@@ -69,8 +69,7 @@ from asyncnn.hal.versions.convert import (
     convert_to,
     noncompliant_operations,
 )
-from asyncnn.hal.versions.device import VersionedDevice
-from asyncnn.hal.versions.versioned_model import VersionedPreparedModel
+from asyncnn.hal.versions.device import VersionedDevice, VersionedPreparedModel
 
 __all__ = (
     "VersionedDevice",

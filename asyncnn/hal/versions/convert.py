@@ -248,7 +248,9 @@ def is_compliant_capabilities(
         case v1_0.Capabilities():
             return True
         case v1_1.Capabilities():
-            return version >= HalVersion.V1_1 or _is_not_faster_relaxed(capabilities)
+            relaxed = capabilities.relaxed_float32_to_float16_performance
+            is_no_faster = relaxed == capabilities.float32_performance
+            return version >= HalVersion.V1_1 or is_no_faster
         case _:
             return _is_told_apart_by_two(capabilities, version)
 
@@ -319,11 +321,6 @@ def _table(
         _LIKE_QUANTIZED8, quantized8
     )
     return tuple(OperandPerformance(type_, infos[type_]) for type_ in sorted(infos))
-
-
-def _is_not_faster_relaxed(capabilities: v1_1.Capabilities) -> bool:
-    relaxed = capabilities.relaxed_float32_to_float16_performance
-    return relaxed == capabilities.float32_performance
 
 
 def _is_told_apart_by_two(

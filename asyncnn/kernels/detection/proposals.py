@@ -71,7 +71,6 @@ def _compute(operation: BoundOperation) -> Sequence[Array]:
 
 
 def _of_one_image(batch_indices: Array) -> list[slice]:
-    """Return the runs of equal batch indices."""
     bounds = np.flatnonzero(np.diff(batch_indices)) + 1
     starts, stops = [0, *bounds], [*bounds, len(batch_indices)]
     return [slice(a, b) for a, b in zip(starts, stops, strict=True)]

@@ -247,7 +247,6 @@ class PaddedImage:
         return load
 
     def _moves(self) -> list[tuple[Array, slice, slice]]:
-        """Return for each phase its cells and the rows and columns of the image."""
         height, width = self._windows.height, self._windows.width
         _, rows, phases, columns, _, _ = self._cells.shape
         last_row = min(height.before + height.input, rows)

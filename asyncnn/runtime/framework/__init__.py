@@ -16,7 +16,7 @@
     a model is planned, and prepared on its devices or loaded from their caches
 `divided_model`, `stepping`, `fenced_chain`
     it is executed partition by partition
-`spaces`, `reservations`, `managed_memory`, `outcomes`
+`spaces`, `managed_memory`, `outcomes`
     the memory between partitions and of buffers, and the report of an execution's end
 `fallback`
     what goes to the CPU instead, for which reasons, and devices that are left out

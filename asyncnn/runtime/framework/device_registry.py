@@ -184,7 +184,6 @@ def opener_of(name: str) -> Opener:
 
 
 def _on_provider(name: str) -> dict[str, Registered]:
-    """Return the device of a name by that, if it is one that runs on a provider."""
     own = own_device(name)
     return {} if own is None else {name: Registered(name, own[0], _HERE, own[1])}
 
@@ -197,7 +196,6 @@ def _unknown(name: str, known: Iterable[str]) -> InvalidArgumentError:
 
 
 def _reason_against(name: str, found: Mapping[str, Registered]) -> str:
-    """Return why a package's device cannot have a name; empty if it can."""
     if name in found:
         return f"{found[name].origin} has a device of that name"
     if "," in name or ":" in name:

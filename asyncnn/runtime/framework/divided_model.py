@@ -12,6 +12,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import cast
 
+import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import (
@@ -20,6 +21,7 @@ from asyncnn.callbacks import (
     ExecutionResult,
     IExecutionCallback,
     launched,
+    result_of,
 )
 from asyncnn.deadlines import check_deadline
 from asyncnn.execution import Execution, binding_of, reusable
@@ -51,7 +53,6 @@ from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.fenced_chain import FencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse, BufferUser
 from asyncnn.runtime.framework.outcomes import CallbackReport, LaterWatch, Watch, begin
-from asyncnn.runtime.framework.stepping import failed
 from asyncnn.runtime.framework.steps import Host, Partitioned, PreparedSteps
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
                     request, measure, None, loop_timeout_duration, watch
                 )
             except Exception as error:
-                result = failed(error)
+                result = result_of(error)
                 watch.reason = result.reason
                 watch.notify_1_3(result.status, (), NO_TIMING)
                 return ErrorStatus.NONE
@@ -159,7 +160,7 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
             self.host.active.add(bound)
             result = await bound.end
         except Exception as error:
-            result = failed(error)
+            result = result_of(error)
         finally:
             self.host.ended(bound)
         if result.status is _NONE:
@@ -214,7 +215,6 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
             callback.link_to_death(chain.cancel)
 
     def _has_room(self, request: Request) -> bool:
-        """Tell whether the outputs have enough room, which fences say nothing of."""
         return all(
             argument.has_no_value or argument.location.length >= size
             for argument, size in zip(request.outputs, self._output_bytes, strict=True)
@@ -286,25 +286,18 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
         return cause_of_death(*(step.prepared for step in self.steps))
 
 
-class _Bound:
-    """What the only device executes on ``tensors``, and the request that they are."""
+class _Bound(msgspec.Struct, frozen=True, eq=False):
+    """What the only device executes on tensors, and the request that they are."""
 
-    __slots__ = ("_plain", "_tensors", "end")
-
-    def __init__(
-        self, end: Awaitable[ExecutionResult], tensors: Sequence[object], plain: Request
-    ) -> None:
-        self.end = end
-        self._tensors = tensors
-        self._plain = plain
+    end: Awaitable[ExecutionResult]
+    _tensors: Sequence[object]
+    _plain: Request
 
     def request(self) -> Request:
-        """Return the request that others can execute."""
         arrays = cast("Sequence[Array]", self._tensors)
         pools = [Memory("ashmem", a.nbytes, Handle(), a.data) for a in arrays]
         return Request(self._plain.inputs, self._plain.outputs, tuple(pools))
 
     def close(self) -> None:
-        """Have the device stop, as the framework is closed."""
         if isinstance(self.end, Completion):
             self.end.abandon()

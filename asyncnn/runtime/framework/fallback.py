@@ -66,16 +66,6 @@ class Health:
     is all that executions look at then.
     """
 
-    __slots__ = (
-        "_clock",
-        "_in_a_row",
-        "_is_tried",
-        "_pauses",
-        "_settings",
-        "_until",
-        "has_failed",
-    )
-
     def __init__(self, settings: FrameworkSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionResult
+from asyncnn.callbacks import ExecutionResult, result_of
 from asyncnn.deadlines import earlier
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
 from asyncnn.fences.core import Gate
@@ -37,7 +37,7 @@ from asyncnn.hal.types import (
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import Space
-from asyncnn.runtime.framework.stepping import SteppedRun, failed
+from asyncnn.runtime.framework.stepping import SteppedRun
 from asyncnn.runtime.framework.steps import Partitioned
 
 _NONE = ErrorStatus.NONE
@@ -203,7 +203,8 @@ class FencedChain(FencedRun):
         if self._is_cancelled:
             self._fail(_cancelled())
             return
-        if failure is None or index or self._may_begin():
+        may_begin = all(fence.status is _NONE for fence in self._awaited)
+        if failure is None or index or may_begin:
             self._guarded(lambda: self._step_from(index, on_device_us, failure))
         elif failure.status in MISSED or not self._model.recovers_from(failure.status):
             self._end(failure)
@@ -213,10 +214,6 @@ class FencedChain(FencedRun):
             self._failure = failure
             self._runs.clear()
             self._guarded(self._wait)
-
-    def _may_begin(self) -> bool:
-        """Tell whether everything that it waits for has signalled."""
-        return all(fence.status is _NONE for fence in self._awaited)
 
     def _step_from(
         self, index: int, on_device_us: int, failure: ExecutionResult | None
@@ -236,7 +233,6 @@ class FencedChain(FencedRun):
             self._run.begin(index, space, on_device_us=on_device_us, failure=failure)
 
     def _stepped(self, result: ExecutionResult) -> None:
-        """Take the result of what went step by step."""
         if result.status is not _NONE:
             self._end(result)
             return
@@ -261,10 +257,9 @@ class FencedChain(FencedRun):
         self._end(result, fenced)
 
     def _fail(self, error: Exception) -> None:
-        self._end(failed(error))
+        self._end(result_of(error))
 
     def _end(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
-        """Report the result, unless one was reported before."""
         if self.is_done:
             return
         is_clean = result.status is _NONE

@@ -6,7 +6,11 @@ Where one device has all of the models, the buffer is that device's own instead,
 `FrameworkDevice.allocate`.
 """
 
+import logging
+from collections import defaultdict
 from collections.abc import Sequence
+
+import msgspec
 
 from asyncnn.devices.buffer_use import BufferUse
 from asyncnn.devices.device_buffers import Buffers, ModelBuffers
@@ -15,6 +19,8 @@ from asyncnn.hal.interfaces import IBuffer
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.refusals import AllocateArguments
 from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
     BufferToken,
     DataLocation,
     ErrorStatus,
@@ -26,6 +32,10 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.framework.fallback import Member
+from asyncnn.runtime.framework.spaces import Reservation
+from asyncnn.runtime.framework.steps import DeviceStep
+from asyncnn.runtime.framework.submodels import Kind, SubModels
 
 
 class BuffersInUse:
@@ -49,7 +59,8 @@ class BuffersInUse:
         outputs: list[RequestArgument] = []
         for position, argument in enumerate(claimed.outputs):
             length = argument.location.length
-            if self._is_managed(argument, pools):
+            at = argument.location.pool_index
+            if not (argument.has_no_value or isinstance(pools[at], Memory)):
                 operand = self._main.operands[self._main.output_indexes[position]]
                 dimensions = argument.dimensions or operand.dimensions
                 length = size_of_data_bytes(operand.type, dimensions)
@@ -64,17 +75,9 @@ class BuffersInUse:
         """Give the buffers up: the execution has ended with ``status``."""
         self._use.settle(status, shapes)
 
-    def _is_managed(
-        self, argument: RequestArgument, pools: Sequence[Memory | BufferToken]
-    ) -> bool:
-        if argument.has_no_value:
-            return False
-        return not isinstance(pools[argument.location.pool_index], Memory)
-
     def _placed(
         self, argument: RequestArgument, length: int, pools: list[Memory | BufferToken]
     ) -> RequestArgument:
-        """Return an argument with the memory of its buffer, if it lies in one."""
         if argument.has_no_value:
             return argument
         at = argument.location
@@ -127,3 +130,61 @@ def allocate_fixed(
         if each is not None:
             each.has_buffers = True
     return buffer, token
+
+
+logger = logging.getLogger(__name__)
+
+
+class _Use(msgspec.Struct, frozen=True):
+    """An argument of a partition: the partition's number, and its own."""
+
+    step: int
+    argument: int
+
+
+async def reserved(
+    submodels: SubModels, steps: Sequence[DeviceStep]
+) -> Reservation | None:
+    """Have devices reserve buffers for what they alone make and read.
+
+    Those that have none, or no room, are not asked again; None if there is no buffer.
+    """
+    made: dict[int, _Use] = {}
+    read: defaultdict[int, list[_Use]] = defaultdict(list)
+    for number, step in enumerate(submodels.steps):
+        for position, source in enumerate(step.outputs):
+            if source.kind is Kind.INTERMEDIATE:
+                made[source.position] = _Use(number, position)
+        for position, source in enumerate(step.inputs):
+            if source.kind is Kind.INTERMEDIATE:
+                read[source.position].append(_Use(number, position))
+    tokens: dict[int, BufferToken] = {}
+    buffers: list[IBuffer] = []
+    for intermediate, maker in made.items():
+        member = steps[maker.step].member
+        readers = read[intermediate]
+        is_inside = all(steps[use.step].member is member for use in readers)
+        size = submodels.intermediates[intermediate].size
+        if not size or not is_inside or not member.has_own_memory:
+            continue
+        buffer, token = await _allocated(member, steps, maker, readers)
+        if buffer is None:
+            continue
+        tokens[intermediate] = BufferToken(token)
+        buffers.append(buffer)
+    return Reservation(tokens, tuple(buffers)) if tokens else None
+
+
+async def _allocated(
+    member: Member, steps: Sequence[DeviceStep], maker: _Use, readers: Sequence[_Use]
+) -> tuple[IBuffer | None, int]:
+    numbers = [maker.step, *(use.step for use in readers)]
+    models = [steps[number].prepared for number in numbers]
+    inputs = [BufferRole(k, use.argument, 1.0) for k, use in enumerate(readers, 1)]
+    outputs = [BufferRole(0, maker.argument, 1.0)]
+    asked = AllocateArguments(BufferDesc(()), models, inputs, outputs)
+    try:
+        return await asked.by(member.hal)
+    except Exception as error:  # a stranger's
+        logger.info("%s reserves no buffer: %s", member.name, error)
+        return None, 0

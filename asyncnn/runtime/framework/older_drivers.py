@@ -274,7 +274,6 @@ class OlderDriver(BaseDevice):
         return allocate_fixed(self._buffers, asked, OlderPreparedModel)
 
     def _call(self, name: str) -> Any:
-        """Return the driver's call of that name in its version."""
         return getattr(self.driver, f"{name}{_SUFFIXES[self.version]}")
 
     def _since_1_2(self, name: str, otherwise: T) -> T:
@@ -315,7 +314,6 @@ def _offered(
 
 
 def _lack(model: Model, version: HalVersion, lacking: Sequence[int]) -> str:
-    """Return what of a validated model a version does not have."""
     if not lacking:
         return f"{version.title} does not have the pools of the model"
     what, main = f"{version.title} does not have operations {lacking}", model.main

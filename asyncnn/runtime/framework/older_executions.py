@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncnn.burst.server import OpenBursts
-from asyncnn.callbacks import ExecutionResult
+from asyncnn.callbacks import ExecutionResult, result_of
 from asyncnn.deadlines import DEADLINE_GRACE_S, told_late, unanswered
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.fenced_run import too_many_fenced
@@ -223,8 +223,7 @@ class OlderExecution:
         self._leave()
         if not self._is_told:
             self._is_told = True
-            status, reason = error.status, str(error)
-            self._tell(ExecutionResult(status, (), NO_TIMING, reason, is_left=True))
+            self._tell(result_of(error, is_left=True))
 
     def _take(self, *told: Any) -> None:
         if not self.is_pending:
@@ -262,7 +261,6 @@ class OlderExecution:
     def _result(
         self, status: ErrorStatus, shapes: OutputShapes = (), timing: Timing = NO_TIMING
     ) -> ExecutionResult:
-        """Return what is reported of the end, now, with what the driver reported."""
         status = convert_status(status, self._host.version)
         shapes = self._completed(status, shapes)
         reason, deadline = self._callback.reason, self._options.deadline

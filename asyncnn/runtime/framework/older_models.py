@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionResult, IExecutionCallback
+from asyncnn.callbacks import ExecutionResult, IExecutionCallback, result_of
 from asyncnn.deadlines import check_deadline, earlier
 from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
 from asyncnn.fences.core import Gate
@@ -242,7 +242,6 @@ class _OlderFencedRun(FencedRun):
         self._launched_ns = self._ready_ns = time.monotonic_ns()
 
     def launch(self, awaited: Sequence[Source]) -> None:
-        """Begin once ``awaited``, which are active, have signalled."""
         self._model.host.fenced.add(self)
         if awaited:
             self._gate = Gate(awaited, self._options.deadline, self._opened)
@@ -250,19 +249,16 @@ class _OlderFencedRun(FencedRun):
             self._begin()
 
     def cancel(self) -> None:
-        """End it before it begins; the driver may know how to stop what it executes."""
         if self._execution is not None:
             self._execution.die()
         else:
             self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
 
     def close(self) -> None:
-        """End what waits, as the device is closed."""
         if self._execution is None:
             self._fail(closed_error())
 
     def _opened(self, failure: AsyncnnError | None) -> None:
-        """Begin or fail, but not at once, as a long chain may."""
         if failure is not None:
             self.loop.call_soon(self._fail, failure)
         else:
@@ -303,7 +299,7 @@ class _OlderFencedRun(FencedRun):
         if self._result is None:
             if self._use is not None:
                 self._use.end(error.status, ())
-            self._finish(ExecutionResult(error.status, (), NO_TIMING, str(error)))
+            self._finish(result_of(error))
 
     def _finish(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
         self._leave_gate()

@@ -9,6 +9,8 @@ import asyncio
 import logging
 from typing import ClassVar
 
+import msgspec
+
 from asyncnn.callbacks import ExecutionResult, IExecutionCallback, OneShot
 from asyncnn.hal.errors import closed_error
 from asyncnn.hal.types import (
@@ -112,17 +114,14 @@ class LaterWatch(Watch):
     __slots__ = ()
 
 
-class CallbackReport:
+class CallbackReport(msgspec.Struct, eq=False):
     """Tells a callback the result of a run, and not before its call has returned.
 
     Unless it takes results so early: ``is_called`` is True until then.
     """
 
-    __slots__ = ("_callback", "is_called")
-
-    def __init__(self, callback: IExecutionCallback) -> None:
-        self._callback = callback
-        self.is_called = True
+    _callback: IExecutionCallback
+    is_called: bool = True
 
     def __call__(self, result: ExecutionResult) -> None:
         """Tell the result, in a later turn of the loop if it has come too early."""

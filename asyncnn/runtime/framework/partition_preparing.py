@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from asyncnn.devices.cache_format import CacheKey
@@ -33,9 +34,9 @@ from asyncnn.offload import offload, offload_steps
 from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.caching import OpenCache
 from asyncnn.runtime.framework.fallback import Member, reason_of_error
+from asyncnn.runtime.framework.managed_memory import reserved
 from asyncnn.runtime.framework.partition import DevicePlan, Division, Partition
 from asyncnn.runtime.framework.planning import FEW_OPERATIONS, Planner
-from asyncnn.runtime.framework.reservations import reserved
 from asyncnn.runtime.framework.steps import (
     DeviceStep,
     OnCpu,
@@ -52,20 +53,17 @@ MOST_AT_ONCE = 4
 """Partitions of one model that are prepared at a time."""
 
 
-class Preparer:
-    """Prepares models on the devices of ``planner``, as far as ``fallback`` allows.
+class Preparer(msgspec.Struct, frozen=True, eq=False):
+    """Prepares models on the devices of a planner, as far as a fallback allows.
 
-    Plans are sealed by ``key`` when they are cached; with ``may_map``, cached weights
-    of this user are mapped.
+    Plans are sealed by the key when they are cached; if it may map, cached weights of
+    this user are mapped.
     """
 
-    def __init__(
-        self, planner: Planner, fallback: Fallback, key: CacheKey, *, may_map: bool
-    ) -> None:
-        self._planner = planner
-        self._fallback = fallback
-        self._key = key
-        self._may_map = may_map
+    _planner: Planner
+    _fallback: Fallback
+    _key: CacheKey
+    _may_map: bool
 
     @property
     def _cpu(self) -> Member:
@@ -151,7 +149,6 @@ class Preparer:
         members: Sequence[Member],
         cache: OpenCache | None,
     ) -> tuple[SubModels | None, list["_Part"]]:
-        """Return the models of several partitions, and what each is prepared from."""
         model, partitions = arguments.model, plan.division.partitions
         submodels = None
         if len(partitions) > 1:
@@ -177,12 +174,6 @@ class Preparer:
             usual = RouteStep(member.name, partition.operations)
             parts.append(_Part(member, part, usual, outputs, slot))
         return submodels, parts
-
-    async def _loaded_step(self, part: "_Part", *, is_saved: bool) -> DeviceStep:
-        member, arguments, usual, outputs, slot = part
-        saved = LoadArguments(arguments.deadline, slot)
-        prepared = await prepared_on(member, saved if is_saved else arguments)
-        return DeviceStep(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
 
     async def _save(self, done: PreparedSteps, cache: OpenCache) -> None:
         """Save plan and model, or log why not: a preparation does not fail for it."""
@@ -227,13 +218,16 @@ class Preparer:
             arguments, plan, submodels, tuple(steps), whole, reservation
         )
 
+    async def _loaded_step(self, part: "_Part", *, is_saved: bool) -> DeviceStep:
+        member, arguments, usual, outputs, slot = part
+        saved = LoadArguments(arguments.deadline, slot)
+        prepared = await prepared_on(member, saved if is_saved else arguments)
+        return DeviceStep(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
+
     async def _step(
         self, number: int, part: "_Part", failed: list["_Failure"]
     ) -> DeviceStep:
-        """Prepare one partition on its device, which is in ``failed`` if it fails.
-
-        :raises AsyncnnError: if it does.
-        """
+        """Prepare one partition on its device, which is in ``failed`` if it fails."""
         member, arguments, usual, outputs, slot = part
         try:
             prepared = await prepared_on(member, arguments._replace(cache=slot))
@@ -248,10 +242,7 @@ class Preparer:
     async def _all_on_cpu(
         self, arguments: PrepareArguments, reason: str, refusals: dict[str, str]
     ) -> PreparedSteps:
-        """Prepare all of the model on the CPU, for ``reason``.
-
-        :raises AsyncnnError: if the CPU cannot compute it.
-        """
+        """Prepare all of the model on the CPU, for ``reason``."""
         logger.warning("the CPU takes a whole model: %s", reason)
         cpu = OnCpu(self._cpu, arguments)
         prepared = await _prepared_by(cpu)
@@ -266,7 +257,6 @@ class Preparer:
     def _whole(
         self, arguments: PrepareArguments, steps: Sequence[DeviceStep]
     ) -> DeviceStep:
-        """Return all of the model as one partition, which is for the CPU."""
         first = steps[0]
         if len(steps) == 1:
             return first
@@ -299,11 +289,7 @@ class _Failure(NamedTuple):
 async def _together(
     works: Sequence[Callable[[], Awaitable[T]]], deadline: int | None
 ) -> list[T]:
-    """Do all works, `MOST_AT_ONCE` at a time; the first that fails ends the others.
-
-    :raises AsyncnnError: what that one has failed with, or if the deadline has passed
-        before one could begin.
-    """
+    """Do all works, `MOST_AT_ONCE` at a time; the first that fails ends the others."""
     if len(works) == 1:
         return [await works[0]()]
     room = asyncio.Semaphore(MOST_AT_ONCE)
@@ -331,16 +317,12 @@ async def _prepared_by(cpu: OnCpu) -> IPreparedModel:
 
 
 def _all_of(model: Model) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the positions of all operations and outputs of a model."""
     main = model.main
     return tuple(range(len(main.operations))), tuple(range(len(main.output_indexes)))
 
 
 def _check_time(deadline: int | None, failed: AsyncnnError | None = None) -> None:
-    """Check that there is time left for another attempt, if need be after one failed.
-
-    :raises MissedDeadlinePersistentError: if there is not.
-    """
+    """Check that there is time left for another attempt, maybe after one failed."""
     if deadline is None or time.monotonic_ns() < deadline:
         return
     if isinstance(failed, MissedDeadlineError):  # it knows what was missed

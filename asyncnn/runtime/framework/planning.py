@@ -10,6 +10,8 @@ import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+import msgspec
+
 from asyncnn.hal.errors import GeneralFailureError, error_for, failure_of
 from asyncnn.hal.performance import kernel_capabilities, relative_to
 from asyncnn.hal.types import ErrorStatus, Model
@@ -34,12 +36,11 @@ FEW_OPERATIONS = 60
 """Operations of a model that is divided faster than by another thread."""
 
 
-class Planner:
+class Planner(msgspec.Struct, frozen=True, eq=False):
     """Plans models for ``members``, the last of which is the CPU."""
 
-    def __init__(self, members: Sequence[Member], settings: FrameworkSettings) -> None:
-        self.members = members
-        self._settings = settings
+    members: Sequence[Member]
+    _settings: FrameworkSettings
 
     @property
     def cpu(self) -> Member:
@@ -77,7 +78,6 @@ class Planner:
         return DevicePlan(division, tuple(each.name for each in candidates), refusals)
 
     async def _ask(self, member: Member, model: Model) -> DeviceCandidate | str:
-        """Return what a device supports, or why it has no part."""
         # Not `allows`: an answer says nothing of how executions go.
         if not member.is_cpu and member.health.left_out_s:
             return LEFT_OUT

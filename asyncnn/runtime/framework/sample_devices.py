@@ -68,7 +68,6 @@ class SampleDevice(ReferenceDevice):
         )
 
     async def _supported(self, model: Model) -> tuple[bool, ...]:
-        """Return which operations are of the sample's kind."""
         supports, main = await super()._supported(model), model.main
         return tuple(
             can and self.takes(model, main, operation)
@@ -78,7 +77,6 @@ class SampleDevice(ReferenceDevice):
     def _prepare(
         self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
-        """Launch the preparation, unless an operation is not of the sample's kind."""
         model, main = asked.model, asked.model.main
         if not all(self.takes(model, main, operation) for operation in main.operations):
             raise GeneralFailureError(

@@ -218,7 +218,6 @@ class Space:
     def _buffer(
         self, source: ArgumentSource, pools: "_RequestPools"
     ) -> RequestArgument:
-        """Return the argument that is in a buffer of its device."""
         number = pools.number(self._tokens[source.position])
         return RequestArgument(location=DataLocation(number, 0, 0))
 
@@ -239,7 +238,6 @@ class Space:
         return self._memory, self._plan.intermediates[source.position].offset
 
     def _room(self, source: ArgumentSource) -> tuple[Memory, int, int]:
-        """Return new memory for a tensor that has no place yet."""
         place, operand = (source.kind, source.position), source.operand
         if is_open(operand):
             element = element_size_bytes(operand.type)
@@ -320,7 +318,6 @@ class _RequestPools:
         self._numbers: dict[int, int] = {}
 
     def number(self, pool: _AnyPool) -> int:
-        """Return the number of a pool, which is added if it is new."""
         number = self._numbers.get(id(pool))
         if number is None:
             number = self._numbers[id(pool)] = len(self.pools)
@@ -328,7 +325,6 @@ class _RequestPools:
         return number
 
     def moved(self, argument: RequestArgument, request: Request) -> RequestArgument:
-        """Return a client's argument with the number that its pool has here."""
         if argument.has_no_value:
             return argument
         at = argument.location

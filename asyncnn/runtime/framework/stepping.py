@@ -13,7 +13,12 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionResult, IExecutionCallback, unexplained
+from asyncnn.callbacks import (
+    ExecutionResult,
+    IExecutionCallback,
+    result_of,
+    unexplained,
+)
 from asyncnn.devices.own_devices import CPU
 from asyncnn.hal.errors import MISSED, failure_of
 from asyncnn.hal.interfaces import IPreparedModel
@@ -49,12 +54,6 @@ PARTITION_PREFIX = "partition on "
 
 _NONE = ErrorStatus.NONE
 _INSUFFICIENT = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
-
-
-def failed(error: Exception) -> ExecutionResult:
-    """Return how an execution ends that has met an error."""
-    failure = failure_of(error)
-    return ExecutionResult(failure.status, (), NO_TIMING, str(failure))
 
 
 class SteppedRun(IExecutionCallback):
@@ -169,17 +168,16 @@ class SteppedRun(IExecutionCallback):
                 self._guarded(self._execute_next)
 
     def _guarded(self, do: Callable[[], None]) -> None:
-        """Do something; what it raises ends the execution."""
         try:
             do()
         except NeedsWholeError as error:
             if self._model.fallback is Fallback.FORBID or self._is_whole:
                 self._end(error.status, (), str(error))
             else:
-                self._instead, self._failed = failed(error), None
+                self._instead, self._failed = result_of(error), None
                 self._is_whole = True
         except Exception as error:
-            result = failed(error)
+            result = result_of(error)
             self._end(result.status, (), result.reason)
 
     @property
@@ -220,7 +218,6 @@ class SteppedRun(IExecutionCallback):
     def _call(
         self, prepared: IPreparedModel, request: Request
     ) -> ExecutionResult | None:
-        """Execute a partition; return its outcome if that is there at once."""
         options, deadline = self._options, self._options.deadline
         self._called_ns = time.monotonic_ns()
         if deadline is not None:
@@ -238,7 +235,7 @@ class SteppedRun(IExecutionCallback):
                 )
         except Exception as error:
             self._is_outstanding = False
-            return failed(error)
+            return result_of(error)
         finally:
             self._is_calling = False
         if self._is_outstanding and deadline is not None:
@@ -256,7 +253,6 @@ class SteppedRun(IExecutionCallback):
         self.die()
 
     def _take(self, answer: ExecutionResult) -> None:
-        """Take the outcome of the partition that was executed."""
         if answer.status is _NONE:
             self._succeed(answer)
         elif answer.is_left:  # it may write yet, so nobody else does
@@ -327,7 +323,6 @@ class SteppedRun(IExecutionCallback):
         self._index += 1
 
     def _learn(self, answer: ExecutionResult) -> None:
-        """Note the shapes of the model's outputs that a partition has written."""
         outputs = self._step.outputs
         for position, shape in zip(outputs, answer.output_shapes, strict=False):
             if position >= 0:
@@ -434,7 +429,6 @@ class SteppedRun(IExecutionCallback):
 
 
 def _record(recorder: Recorder, device: str, on_device_us: int) -> None:
-    """Record how long a partition took that has ended now, as its device reports it."""
     trace, ended_ns = Trace(recorder), time.monotonic_ns()
     begun_ns = ended_ns - on_device_us * 1000
     name = f"{PARTITION_PREFIX}{device}"

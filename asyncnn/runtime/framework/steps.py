@@ -45,7 +45,7 @@ class OnCpu:
             return self.prepared
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._prepare())
-            self._task.add_done_callback(_look)
+            self._task.add_done_callback(lambda t: t.cancelled() or t.exception())
         return await asyncio.shield(self._task)
 
     async def _prepare(self) -> IPreparedModel:
@@ -58,12 +58,7 @@ class OnCpu:
             self._task.cancel()
 
 
-def _look(task: "asyncio.Task[IPreparedModel]") -> None:
-    if not task.cancelled():
-        task.exception()
-
-
-class DeviceStep:
+class DeviceStep(msgspec.Struct, eq=False):
     """All or a part of a model, prepared on the device of ``member``.
 
     ``usual`` is how it goes as a rule. ``outputs`` has, for each of its outputs, which
@@ -71,20 +66,12 @@ class DeviceStep:
     ``took_ns`` is for how long the latest execution was on the device.
     """
 
-    def __init__(
-        self,
-        member: Member,
-        prepared: IPreparedModel,
-        usual: RouteStep,
-        outputs: tuple[int, ...],
-        cpu: OnCpu,
-    ) -> None:
-        self.member = member
-        self.prepared = prepared
-        self.usual = usual
-        self.outputs = outputs
-        self.cpu = cpu
-        self.took_ns = 0
+    member: Member
+    prepared: IPreparedModel
+    usual: RouteStep
+    outputs: tuple[int, ...]
+    cpu: OnCpu
+    took_ns: int = 0
 
     @property
     def on_cpu(self) -> IPreparedModel | None:

@@ -115,20 +115,13 @@ def _placed(operands: Iterable[Operand]) -> tuple[tuple[Intermediate, ...], int]
     return tuple(placed), end
 
 
-class _Builder:
-    def __init__(
-        self,
-        model: Model,
-        crossing: set[int],
-        inputs: dict[int, int],
-        outputs: dict[int, int],
-    ) -> None:
-        self._model = model
-        self._crossing = crossing
-        self._inputs = inputs
-        self._outputs = outputs
-        self._numbers: dict[int, int] = {}
-        self.intermediates: list[Operand] = []
+class _Builder(msgspec.Struct, eq=False):
+    _model: Model
+    _crossing: set[int]
+    _inputs: dict[int, int]
+    _outputs: dict[int, int]
+    _numbers: dict[int, int] = {}
+    intermediates: list[Operand] = []
 
     def build(self, part: Sequence[int]) -> SubModel:
         main = self._model.main
@@ -233,7 +226,6 @@ class _ConstantPools:
         self._numbers = {index: number for number, index in enumerate(used)}
 
     def moved(self, operand: Operand) -> Operand:
-        """Return an operand with the number that its pool has here."""
         if operand.lifetime != _REFERENCE:
             return operand
         at = operand.location
@@ -241,7 +233,6 @@ class _ConstantPools:
         return replace(operand, location=DataLocation(number, at.offset, at.length))
 
     def model_of(self, subgraph: Subgraph) -> Model:
-        """Return the model of one subgraph."""
         model = self._model
         return replace(
             model,

@@ -110,7 +110,7 @@ class FrameworkDevice(BaseDevice):
             self._planner,
             self.settings.effective_fallback,
             self._key,
-            may_map=limits.maps_cache_files,
+            limits.maps_cache_files,
         )
         self._caches = CacheLayout(self.members, self.settings)
         self._buffers = Buffers(limits.max_buffer_bytes, self._cause_of_end)
@@ -223,7 +223,6 @@ class FrameworkDevice(BaseDevice):
         return ErrorStatus.NONE, tuple(extensions.values())
 
     async def _supported(self, model: Model) -> tuple[bool, ...]:
-        """Return, for each operation, whether any device would run it."""
         if self._host.is_closed:
             raise closed_error()
         answers = await asyncio.gather(
@@ -322,7 +321,6 @@ class FrameworkDevice(BaseDevice):
         work: Coroutine[None, None, PreparedSteps],
         callback: IPreparedModelCallback,
     ) -> None:
-        """Prepare a model in a task of its own, and notify the callback."""
         notify = OneShot(callback.notify_1_3)
         loop = asyncio.get_running_loop()
         with acting_for(calling_client.get()):

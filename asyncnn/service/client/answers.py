@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import Completion, ExecutionResult
+from asyncnn.callbacks import Completion, ExecutionResult, result_of
 from asyncnn.deadlines import told_late
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -18,7 +18,7 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import NO_TIMING, ErrorStatus, Request
+from asyncnn.hal.types import ErrorStatus, Request
 from asyncnn.memory.slabs import retire
 from asyncnn.offload import SerialOffload
 from asyncnn.service.client.sent_pools import Sendable
@@ -147,15 +147,12 @@ class SentExecution(Completion):
 
     def refuse(self, error: AsyncnnError, is_left: bool = False) -> None:
         """Report an error of this end, maybe while the client's memory is in use."""
-        end = ExecutionResult(error.status, (), NO_TIMING, str(error), is_left=is_left)
-        self._settle(end)
+        self._settle(result_of(error, is_left=is_left))
 
 
 def _not_taken(error: Exception) -> ExecutionResult:
-    """Return the result of an execution whose outputs could not be copied."""
     logger.error("the outputs of an execution could not be taken", exc_info=error)
-    failure = failure_of(error)
-    return ExecutionResult(failure.status, (), NO_TIMING, str(failure))
+    return result_of(error)
 
 
 class DeferredExecutions:
@@ -252,8 +249,6 @@ class DeferredExecutions:
         then()
 
     def _fail(self, execution: SentExecution, error: AsyncnnError) -> None:
-        """Report the failure, unless the end was reported before."""
         if execution in self._waiting:
             self._waiting.discard(execution)
-            failed = ExecutionResult(error.status, (), NO_TIMING, str(error))
-            notify(execution.take, failed)
+            notify(execution.take, result_of(error))

@@ -310,7 +310,6 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         self._tell(wire.Prepared(number, error.status, str(error)))
 
     def _tell(self, outcome: wire.Prepared) -> None:
-        """Notify one listener; if it fails, the others are still notified."""
         number = outcome.prepared
         self._unsent.discard(number)
         self._connection.deadlines.answered(number)

@@ -285,7 +285,6 @@ class Connection:
         self._cause = forked
 
     def _free_idle(self) -> None:
-        """Give back the memory that is kept for executions to come."""
         for staging in tuple(self._stagings):
             staging.trim()
         slabs.trim()

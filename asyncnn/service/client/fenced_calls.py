@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from asyncnn.callbacks import ExecutionResult
+from asyncnn.callbacks import ExecutionResult, result_of
 from asyncnn.fenced_run import FencedRun, Source
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
@@ -178,9 +178,8 @@ class RemoteFences:
             try:
                 self.connection.send(wire.Several(tuple(held.values())))
             except AsyncnnError as error:
-                failed = ExecutionResult(error.status, (), NO_TIMING, str(error))
                 for number in held:
-                    self.connection.end(number, failed)
+                    self.connection.end(number, result_of(error))
 
     def _end_turn(self) -> None:
         self._is_holding = False

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable, Collection
 from typing import Self
 
+import msgspec
+
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.deadlines import DEADLINE_GRACE_S, check_grace
 from asyncnn.devices.cache_files import check_unchanged
@@ -287,7 +289,6 @@ class RemoteDevice(BaseDevice):
         return ErrorStatus.NONE
 
     def _cache_to_write(self, cache: CacheArguments) -> SentCache:
-        """Return what the driver is to save the model in, if it can."""
         if not cache.model_cache and not cache.data_cache:
             return NOTHING_SENT
         try:
@@ -325,43 +326,34 @@ class RemoteDevice(BaseDevice):
         return await connection.buffers.allocate(desc, numbers, *roles)
 
 
-class _PreparationEnd:
+class _PreparationEnd(msgspec.Struct, frozen=True, eq=False):
     """What happens when the driver has prepared a model, or has not."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        callback: IPreparedModelCallback,
-        model: Model | None,
-    ) -> None:
-        self._connection = connection
-        self._notify = OneShot(callback.notify_1_3)
-        self._callback = callback
-        self._model = model
+    _connection: Connection
+    _callback: IPreparedModelCallback
+    _model: Model | None
 
     def link_to_death(self, cancel: Callable[[], None]) -> None:
-        """Have the preparation cancelled if nobody waits for it any more."""
         self._callback.link_to_death(cancel)
 
     def done(self, outcome: wire.Prepared) -> None:
-        """Notify the callback."""
         connection, callback = self._connection, self._callback
         callback.unlink_to_death()
+        notify = OneShot(callback.notify_1_3)
         status, reason = wire.status_of(outcome.status), outcome.reason
         number, model = outcome.prepared, self._model or outcome.signature
         if status is ErrorStatus.NONE and model is not None:
             prepared = RemotePreparedModel(connection, number, model, outcome.route)
-            self._notify(status, prepared)
+            notify(status, prepared)
             return
         if status is ErrorStatus.NONE:
             connection.release_prepared(number)
             status, reason = ErrorStatus.GENERAL_FAILURE, "the model has no signature"
         callback.reason = reason
-        self._notify(status, None)
+        notify(status, None)
 
 
 async def _connect(path: str | os.PathLike[str]) -> socket.socket:
-    """Connect to the socket at ``path``."""
     address = socket_address(path)
     with os_errors("no driver can be reached"):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -229,7 +229,6 @@ class RemotePreparedModel(BasePreparedModel):
 
 
 def _check(rules: RequestRules, request: Request, is_fenced: bool) -> None:
-    """Check a request as the driver will."""
     with span("validate", Layer.DRIVER, Phase.EXECUTION):
         rules.check(request, allow_unspecified_output=not is_fenced)
 

@@ -170,7 +170,6 @@ class Numbers:
         self._gone.clear()
 
     def _forget_with(self, pool: Pool) -> None:
-        """Forget the requests that name a pool, a part of it, or a buffer."""
         for reference in list(self._requests):
             sendable = reference()
             if sendable is not None and sendable.names(pool):
@@ -199,7 +198,6 @@ class Numbers:
         return number
 
     def _make_room(self, size: int) -> None:
-        """Free what is idle if the driver would not take another pool otherwise."""
         # A list first: the collector may end a pool in the midst of a sum.
         total = sum(list(self._sizes.values()))
         if len(self._pools) >= self.most_pools or total + size > self.most_bytes:

@@ -144,7 +144,6 @@ class _Placed(Sendable):
         self.files = [_watched(p.slab if type(p) is Part else p) for p in kept]
 
     def names(self, pool: Pool) -> bool:
-        """See `Sendable`."""
         files = [each() for each in self.files]
         return any(_is_part(each, pool) for each in (self.slab, *files))
 
@@ -459,7 +458,6 @@ def _watched(
 
 
 def _is_part(each: Pool | None, pool: Pool) -> bool:
-    """Tell whether ``each`` is a pool, or the same token, or a part of it."""
     return each is not None and (
         each == pool
         if type(pool) is BufferToken

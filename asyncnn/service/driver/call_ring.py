@@ -6,7 +6,6 @@
 
 import struct
 import time
-from typing import Protocol
 
 from asyncnn.lazy import compiled_module
 from asyncnn.service.recorded_memory import PENDING, RECORD_BYTES, TEMPLATE
@@ -16,21 +15,10 @@ _NUMBER, _ENDING = struct.Struct("<Q"), struct.Struct("<qi")
 _REST = struct.Struct(f"<qqiIQ{TEMPLATE.size}s")
 
 
-class ICallRing(Protocol):
-    """Notes calls in memory that another process may read at any time."""
-
-    def begin(self, template: bytes, /) -> int:
-        """Note a call that begins now, of a `TEMPLATE`; return its number, from 1 on.
-
-        :raises ValueError: if the template has another size.
-        """
-
-    def end(self, call: int, status: int, /) -> None:
-        """Note that a call has ended now, unless its record was overwritten."""
-
-
 class PythonCallRing:
-    """The last calls, as many as ``records`` have room for; see `ICallRing`.
+    """The last calls, as many as ``records`` have room for.
+
+    Another process may read this memory at any time.
 
     :raises ValueError: if there is no room for one.
     """
@@ -43,7 +31,10 @@ class PythonCallRing:
             raise ValueError("there is no room for a record")
 
     def begin(self, template: bytes, began_ns: int | None = None, /) -> int:
-        """Note a call that begins; see `ICallRing`."""
+        """Note a call that begins, of a `TEMPLATE`; return its number, from 1 on.
+
+        :raises ValueError: if the template has another size.
+        """
         if len(template) != TEMPLATE.size:
             raise ValueError("a template of another size")
         self._last = call = self._last + 1
@@ -56,7 +47,7 @@ class PythonCallRing:
         return call
 
     def end(self, call: int, status: int, /) -> None:
-        """Note the end of a call; see `ICallRing`."""
+        """Note that a call has ended now, unless its record was overwritten."""
         at = place_of(self._records, call)
         if at is not None:
             ending = time.monotonic_ns(), status

@@ -247,7 +247,6 @@ class _Executing(IExecutionCallback):
         self.noted: NotedBlob | None = None
 
     def launch(self, prepared: IPreparedModel, request: Request) -> None:
-        """Execute a request whose pools have their bytes."""
         order = self.order
         measure = _MEASURES.get(order.measure, order.measure)
         times = measure, order.deadline, order.loop_timeout
@@ -264,6 +263,5 @@ class _Executing(IExecutionCallback):
         self._executions.took(self, route)
 
     def fail(self, error: AsyncnnError) -> None:
-        """Notify the client of a failure, unless an outcome was reported before."""
         self.reason = str(error)
         self._executions.finish(self, error.status, (), NO_TIMING)

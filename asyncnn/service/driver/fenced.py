@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.callbacks import ExecutionResult
+from asyncnn.callbacks import result_of
 from asyncnn.fenced_run import EndedRun, FencedRun, Source, launcher_of
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.fences.core import Gate
@@ -110,8 +110,7 @@ class FencedOnCopies(FencedRun):
 
     def _fail(self, error: AsyncnnError) -> None:
         if self._result is None:
-            status, reason = error.status, str(error)
-            self.complete(ExecutionResult(status, (), NO_TIMING, reason))
+            self.complete(result_of(error))
 
 
 class _Fenced(msgspec.Struct, eq=False):
@@ -125,11 +124,9 @@ class _Fenced(msgspec.Struct, eq=False):
 
     @property
     def descriptors(self) -> int:
-        """How many descriptors of the client are kept open for it."""
         return len(self.borrowed) + (self.exported is not None)
 
     def cancel(self) -> None:
-        """End the execution soon, whatever a device makes of it."""
         try:
             self.run.cancel()
         except Exception as error:
@@ -253,11 +250,7 @@ class FencedOrders(SessionPart):
     def _sources(
         self, numbers: Sequence[int], borrowed: Sequence[SyncFence]
     ) -> list[Source]:
-        """Return what is active yet of what a message names.
-
-        :raises GeneralFailureError: if one has failed, since the client asked.
-        :raises InvalidArgumentError: if one is unknown, or lacks its descriptor.
-        """
+        """Return what is active yet of what a message names."""
         unnamed = iter(borrowed)
         active: list[Source] = []
         for number in numbers:

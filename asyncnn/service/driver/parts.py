@@ -69,10 +69,7 @@ class SessionPart:
         self._recorder = common.recorder
 
     def _isolated_for(self, model: Model) -> "Isolated | None":
-        """Return what runs a model with regions; None if it is the driver's device.
-
-        :raises GeneralFailureError: if engines may not read what the client sends.
-        """
+        """Return what runs a model with regions; None if it is the driver's device."""
         for entry in model.extension_name_to_prefix:
             if entry.name in DECLARED:
                 if self._may_run_regions:
@@ -84,10 +81,7 @@ class SessionPart:
         return None
 
     def _model(self, number: int) -> IPreparedModel:
-        """Return a prepared model of the client.
-
-        :raises InvalidArgumentError: if there is none of that number.
-        """
+        """Return a prepared model of the client."""
         prepared = self._models.get(number)
         if prepared is None:
             raise InvalidArgumentError(f"no prepared model {number}")

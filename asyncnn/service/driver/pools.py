@@ -356,7 +356,6 @@ def _copy() -> Descriptor:
 
 
 def _copy_contents(source: int, target: int, most_bytes: int) -> int:
-    """Copy a regular file from its start and return its size."""
     status = os.fstat(source)
     if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
         raise GeneralFailureError("a cache file is none, or is too large")

@@ -320,6 +320,5 @@ class _Preparing(IPreparedModelCallback):
         self._preparations.finish(self, status, prepared_model)
 
     def fail(self, error: AsyncnnError) -> None:
-        """Notify the client of a failure, unless an outcome was reported before."""
         self.reason = str(error)
         self._preparations.finish(self, error.status, None)

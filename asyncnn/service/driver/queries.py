@@ -96,7 +96,6 @@ class Queries(SessionPart):
                 self._recorder.ended(call, status)
 
     async def _statistics(self, call: int) -> None:
-        """Tell what the client may know."""
         with self._answering(partial(wire.Statistics, call)):
             if not isinstance(self._device, IMeasured):
                 raise GeneralFailureError("the device keeps no statistics")

@@ -255,7 +255,6 @@ def kill(callback: CallbackObject) -> None:
 
 
 def _code_of(error: Exception) -> Hashable:
-    """Return where an error was raised."""
     place: Hashable = type(error).__name__
     for frame, line in traceback.walk_tb(error.__traceback__):
         place = frame.f_code, line

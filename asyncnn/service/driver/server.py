@@ -284,7 +284,6 @@ class Server:
         return left > 0 and not self._clients.has(peer)
 
     def _refuse_for_want(self, error: OSError) -> bool:
-        """Accept a client with a descriptor of the reserve, to report the want."""
         assert self._resources is not None
         assert self._listener is not None
         if error.errno == errno.EMFILE:
@@ -300,7 +299,6 @@ class Server:
     def _refuse(
         self, connection: socket.socket, reason: str, setting: str, peer: Peer
     ) -> None:
-        """Tell a client, and the operator, why it is not served."""
         assert self._refusals is not None
         client = f"pid {peer.pid}"
         self._log.log(
@@ -348,7 +346,6 @@ class Server:
         )
 
     def _left(self, session: ClientSession) -> None:
-        """Forget a client that has gone."""
         self._sessions.discard(session)
         end = asyncio.get_running_loop().create_task(session.wait_ended())
         self._leaving.add(end)
@@ -371,7 +368,6 @@ class _Listening(NamedTuple):
     remove_path: Callable[[], None]
 
     def close(self) -> None:
-        """Listen no more."""
         self.listener.close()
         self.remove_path()
 
@@ -391,7 +387,6 @@ def _bind_abstract(listener: socket.socket, path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that a dead driver left."""
     try:
         status = path.stat()
     except FileNotFoundError:

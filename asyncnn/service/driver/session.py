@@ -240,7 +240,6 @@ class ClientSession:
             self._send_instead(message, str(error))
 
     def _send_instead(self, message: wire.ToClient, reason: str) -> None:
-        """Send that an answer is too large for now."""
         status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         match message:
             case wire.SupportedOperations(call=call) if message.supported:
@@ -320,10 +319,7 @@ class ClientSession:
             self._handle(message, fds)
 
     def _check_room(self, message: wire.ToDriver, fds: Sequence[int] | None) -> None:
-        """Check that the driver can keep what has come beside a message.
-
-        :raises ResourceExhaustedTransientError: if it cannot, or it did not get it.
-        """
+        """Check that the driver can keep what has come beside a message."""
         if fds is not None:
             self._descriptors.check_room(len(fds))
             if type(message) is wire.AnnouncePools:
@@ -339,7 +335,6 @@ class ClientSession:
         message: wire.ToDriver | wire.WithSlices,
         error: ResourceExhaustedTransientError,
     ) -> None:
-        """Answer a message that the driver has no room for; others go on."""
         explained(error)
         match message:
             case wire.AnnouncePools():
@@ -358,10 +353,7 @@ class ClientSession:
                 pass  # nobody waits for an answer
 
     def _handle(self, message: wire.ToDriver, fds: Sequence[int]) -> None:
-        """Do what a message asks for.
-
-        :raises InvalidArgumentError: if it breaks the protocol.
-        """
+        """Do what a message asks for."""
         if DRIVER.is_on:
             DRIVER("asked", client=self._name, call=type(message).__name__)
         match message:

@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,13 +33,17 @@ FEW_ROUNDS = 3
 DEFAULT_BATCH_US = 60_000.0
 
 ENERGY = "'s energy"
-"""Ends the name of the figure of what a contender uses."""
+"""Ends the name of the figure of what a contender uses, in a unit that stays the same.
+
+That is microjoules, where an `EnergyMeter` is found; or else microseconds that this
+process has had of the processors.
+"""
 
 P99 = " p99"
 """Ends the name of the median of the percentiles of batches."""
 
 RAPL = Path("/sys/class/powercap")
-_OF_PACKAGES = "intel-rapl:[0-9]/energy_uj"
+_MOST = "max_energy_range_uj"
 
 _MIN_RUNS = 3
 _MAX_RUNS = 2000
@@ -142,7 +146,7 @@ async def measure(
 
     A batch has at least three runs, however long they take. A run is of ``per``
     messages, each of which counts, and begins after ``pause_s``. Each contender may
-    have the figures of what a run uses, see `energy_used`, and of percentiles as well.
+    have the figures of what a run uses, see `ENERGY`, and of percentiles as well.
     """
     turns: dict[str, Callable[[], Awaitable[Mapping[str, float]]]] = {}
     for name, contender in contenders.items():
@@ -170,11 +174,14 @@ async def _taken(name: str, contender: Once) -> Mapping[str, float]:
 async def _summed_up(
     name: str, batch: Batch, runs: int, energy: bool, per: int, p99: bool
 ) -> Mapping[str, float]:
-    before = energy_used() if energy else 0.0
+    meter = EnergyMeter.found(RAPL) if energy else None
+    before_s = time.process_time()
     samples = await batch(runs)
+    used = None if meter is None else meter.joules()
     found = {key or name: median(each) / per for key, each in samples.items()}
     if energy:
-        found[name + ENERGY] = max(energy_used() - before, 0.0) / runs
+        used_s = time.process_time() - before_s
+        found[name + ENERGY] = (used_s if used is None else used) * 1e6 / runs
     if p99:
         found[name + P99] = percentile(samples[OWN], 0.99) / per
     return found
@@ -246,14 +253,54 @@ async def _awaited(call: Call, runs: int) -> Samples:
     return {OWN: samples}
 
 
-def energy_used() -> float:
-    """Return the energy that was used so far, in a unit that stays the same.
+class EnergyMeter:
+    """The energy of all packages of the machine; use `found` to get one.
 
-    That is microjoules of the processors, where RAPL is readable; or else microseconds
-    that this process has had of them.
+    It counts everything that runs meanwhile, in other processes too. A counter of
+    microjoules begins anew above what it holds at most.
+
+    Source: Linux, Documentation/power/powercap/powercap.rst.
     """
-    try:
-        packages = [int(file.read_text()) for file in RAPL.glob(_OF_PACKAGES)]
-    except (OSError, ValueError):  # of root alone, as a rule
-        packages = []
-    return float(sum(packages)) if packages else time.process_time_ns() / 1000
+
+    def __init__(self, zones: Sequence[tuple[Path, int]]) -> None:
+        self._zones = zones
+        self._before = self._read()
+
+    @classmethod
+    def found(cls, root: Path) -> Self | None:
+        """Return the meter of a machine, None if it has none that can be read.
+
+        Packages are the zones directly below ``root`` such as ``intel-rapl:0``; those
+        of parts, such as ``intel-rapl:0:1``, are counted in them. Only root may read
+        the counters on many systems.
+        """
+        try:
+            zones = [
+                (folder / "energy_uj", int((folder / _MOST).read_text()))
+                for folder in sorted(root.iterdir())
+                if folder.name.count(":") == 1 and (folder / "energy_uj").exists()
+            ]
+            return cls(zones) if zones else None
+        except (OSError, ValueError):
+            return None
+
+    def joules(self) -> float | None:
+        """Return the energy since the last call, or since this was made.
+
+        None if a counter can be read no longer.
+        """
+        try:
+            now = self._read()
+        except (OSError, ValueError):
+            return None
+        used = sum(
+            after - before + (most if after < before else 0)
+            for (_, most), before, after in zip(
+                self._zones, self._before, now, strict=True
+            )
+        )
+        self._before = now
+        return used * 1e-6
+
+    def _read(self) -> list[int]:
+        return [int(counter.read_text()) for counter, _ in self._zones]

@@ -20,6 +20,7 @@ from asyncnn.hal.versions import (
     v1_1,
     v1_2,
 )
+from asyncnn.runtime.framework.older_executions import Told, told_in
 from asyncnn.tools.conformance.vectors import Case
 
 Prepare: TypeAlias = Callable[[hal.Model], Awaitable[hal.IPreparedModel]]
@@ -81,24 +82,22 @@ async def _prepare(device: hal.IDevice, model: hal.Model) -> hal.IPreparedModel:
 async def _prepare_old(
     device: VersionedDevice, model: hal.Model, version: hal.HalVersion
 ) -> hal.IPreparedModel:
-    told = PreparedModelFuture()
+    future = PreparedModelFuture()
 
-    def tell(
-        reason: str, status: hal.ErrorStatus, prepared: VersionedPreparedModel | None
-    ) -> None:
-        told.reason = reason
+    def take(status: hal.ErrorStatus, prepared: VersionedPreparedModel | None) -> None:
+        future.reason = told.reason
         old = None if prepared is None else _OldPreparedModel(prepared, version)
-        told.notify_1_3(status, old)
+        future.notify_1_3(status, old)
 
+    told: Any = told_in(version, take)
     match convert_to(model, version):
         case v1_0.Model() as converted:
-            device.prepare_model(converted, _Relay1_0(tell))
+            device.prepare_model(converted, told)
         case v1_1.Model() as converted:
-            device.prepare_model_1_1(converted, _PREFERENCE, _Relay1_0(tell))
+            device.prepare_model_1_1(converted, _PREFERENCE, told)
         case v1_2.Model() as converted:
-            relay: Any = _Relay(tell)
-            device.prepare_model_1_2(converted, _PREFERENCE, (), (), _NO_TOKEN, relay)
-    return await told
+            device.prepare_model_1_2(converted, _PREFERENCE, (), (), _NO_TOKEN, told)
+    return await future
 
 
 class _OldPreparedModel(VersionedPreparedModel):
@@ -122,20 +121,19 @@ class _OldPreparedModel(VersionedPreparedModel):
         """Execute by `execute` or `execute_1_2`."""
         assert callback is not None
 
-        def tell(
-            reason: str,
+        def take(
             status: hal.ErrorStatus,
             shapes: tuple[hal.OutputShape, ...] = (),
             timing: hal.Timing = hal.NO_TIMING,
         ) -> None:
-            callback.reason = reason
+            callback.reason = told.reason
             callback.notify_1_3(status, shapes, timing)
 
+        told: Any = told_in(self._version, take)
         old = _old_request(request, self._version)
         if self._version < hal.HalVersion.V1_2:
-            return self._prepared.execute(old, _Relay1_0(tell))
-        relay: Any = _Relay(tell)
-        return self._prepared.execute_1_2(old, measure, relay)
+            return self._prepared.execute(old, told)
+        return self._prepared.execute_1_2(old, measure, told)
 
     async def execute_synchronously_1_3(
         self,
@@ -155,25 +153,11 @@ def _old_request(request: hal.Request, version: hal.HalVersion) -> v1_0.Request:
     return old
 
 
-class _Relay(hal.CallbackObject):
-    """Passes on why and what a callback of any version gets."""
-
-    __slots__ = ("_tell",)
-
-    def __init__(self, tell: Callable[..., None]) -> None:
-        super().__init__()
-        self._tell = tell
-
-    def notify(self, *told: Any) -> None:
-        self._tell(self.reason, *told)
-
-    notify_1_2 = notify_1_3 = notify
-
-
-class _Relay1_0(_Relay, v1_0.IPreparedModelCallback, v1_0.IExecutionCallback):  # noqa: N801 - as in HAL 1.0
-    """One that devices know as a callback of HAL 1.0."""
+class _Told(Told):
+    """One of HAL 1.3."""
 
     __slots__ = ()
+    notify_1_3 = Told.notify
 
 
 class _CachingDevice:
@@ -192,21 +176,22 @@ class _CachingDevice:
         _, models, data = device.get_number_of_cache_files_needed()
         caches = _cache_files(files, models), _cache_files(files, data)
 
-        def tell(
-            reason: str, status: hal.ErrorStatus, prepared: hal.IPreparedModel | None
+        def saved(status: hal.ErrorStatus, _: object) -> None:
+            if status is hal.ErrorStatus.NONE:
+                device.prepare_model_from_cache_1_3(deadline, *caches, _TOKEN, loading)
+            else:
+                loading.reason = saving.reason
+                loaded(status, None)
+
+        def loaded(
+            status: hal.ErrorStatus, prepared: hal.IPreparedModel | None
         ) -> None:
             files.close()
-            callback.reason = reason
+            callback.reason = loading.reason
             callback.notify_1_3(status, prepared)
 
-        def load(reason: str, status: hal.ErrorStatus, _: object) -> None:
-            if status is not hal.ErrorStatus.NONE:
-                tell(reason, status, None)
-                return
-            loading: Any = _Relay(tell)
-            device.prepare_model_from_cache_1_3(deadline, *caches, _TOKEN, loading)
-
-        saving: Any = _Relay(load)
+        saving: Any = _Told(saved)
+        loading: Any = _Told(loaded)
         return device.prepare_model_1_3(
             model, preference, priority, deadline, *caches, _TOKEN, saving
         )

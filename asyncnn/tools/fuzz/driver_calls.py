@@ -27,9 +27,9 @@ from asyncnn.tools.fuzz.driver_peer import (
     Neighbour,
     check_held,
     held_by,
-    served,
     sum_model,
 )
+from asyncnn.tools.watched_processes import served_driver
 
 _LOOK_EVERY = 64
 _MOST_STEPS = 60
@@ -39,23 +39,28 @@ _EDGES = (0, 1, 4, 16, 255, 4096, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**64 - 1,
 _Arguments: TypeAlias = tuple[RequestArgument, ...]
 
 
-class _EndError(Exception):
+class EndError(Exception):
     """There are no more bytes."""
 
 
-class _Script:
+class CallScript:
     """The bytes of a script, taken one by one."""
 
     def __init__(self, data: bytes) -> None:
         self._left = iter(data)
 
     def byte(self) -> int:
+        """Take a byte.
+
+        :raises EndError: if there is none.
+        """
         try:
             return next(self._left)
         except StopIteration:
-            raise _EndError from None
+            raise EndError from None
 
     def one(self, choices: Sequence[Any]) -> Any:
+        """Choose one of several."""
         return choices[self.byte() % len(choices)]
 
     def number(self) -> int:
@@ -71,6 +76,7 @@ class _Script:
         return int(_EDGES[choice % len(_EDGES)])
 
     def some(self, make: Callable[[], Any], most: int = 4) -> tuple[Any, ...]:
+        """Make none to ``most`` of something."""
         return tuple(make() for _ in range(self.byte() % (most + 1)))
 
 
@@ -78,7 +84,7 @@ class _DriverClient:
     """Plays a script: what it has made, and the steps that it may take."""
 
     def __init__(
-        self, peer: BarePeer, script: _Script, models: Sequence[Model]
+        self, peer: BarePeer, script: CallScript, models: Sequence[Model]
     ) -> None:
         self._peer = peer
         self._script = script
@@ -104,7 +110,7 @@ class _DriverClient:
     def play(self) -> None:
         """Take the steps, and wait for all answers."""
         with self._files:
-            with suppress(_EndError):
+            with suppress(EndError):
                 for _ in range(_MOST_STEPS):
                     self._script.one(self._steps)()
                     self._peer.take()
@@ -361,7 +367,11 @@ def driven(device: str) -> Iterator[Callable[[bytes], None]]:
     models = [sum_model(), sum_model(), *list(corpora.models())[:8]]
     # A few that are illegal: an operand less, and one that nobody writes.
     models += [_without_operand(each) for each in models[1:4]]
-    with served(device) as (path, pid), closing(Neighbour(path)) as neighbour:
+    with (
+        served_driver(device or "reference") as driver,
+        closing(Neighbour(driver.path)) as neighbour,
+    ):
+        path, pid = driver.path, driver.process.pid
         play(path, b"", models)
         base = held_by(pid)
         count = 0
@@ -387,7 +397,7 @@ def play(path: str, data: bytes, models: Sequence[Model]) -> None:
     except OSError as error:
         raise DriverError(f"a driver that cannot be reached: {error}") from error
     with closing(peer):
-        _DriverClient(peer, _Script(data), models).play()
+        _DriverClient(peer, CallScript(data), models).play()
 
 
 def _without_operand(model: Model) -> Model:

@@ -1,6 +1,5 @@
 """Watches a worker, restarts it after what it has found, and keeps that in files."""
 
-import contextlib
 import hashlib
 import importlib.util
 import os
@@ -8,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +15,7 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.tools.fuzz.worker import HANG_S, NOTE_BYTES, Note, WorkOrder
+from asyncnn.tools.watched_processes import LOOK_S, cause_of, keep_calls_of, take_stacks
 
 HAS_ATHERIS = importlib.util.find_spec("atheris") is not None
 """Whether mutants can be guided by coverage."""
@@ -27,7 +26,6 @@ UNGUIDED = frozenset({"driver", "frames", "http", "litert", "onnxruntime"})
 _MOST_START_S = 120.0
 _SHRINK_S = 8.0
 _MOST_STARTS = 16
-_LOOK_S = 0.02
 _FIRST_LINE = "most recent call first"
 
 
@@ -35,7 +33,8 @@ class FuzzFinding(msgspec.Struct, frozen=True):
     """Bytes that a target does not answer as it has to.
 
     ``kind`` is ``crash``, ``hang`` or ``error``; ``where`` is the same for the same
-    cause, as far as can be told. ``command`` tries the ``file`` again.
+    cause, as far as can be told. ``command`` tries the ``file`` again. Of a driver,
+    ``recording`` is a file of the calls that it was asked for.
     """
 
     kind: str
@@ -43,6 +42,7 @@ class FuzzFinding(msgspec.Struct, frozen=True):
     where: str
     file: str
     command: str
+    recording: str = ""
 
 
 class Hunted(msgspec.Struct, frozen=True):
@@ -66,86 +66,70 @@ class Hunted(msgspec.Struct, frozen=True):
         return self.executions / self.seconds if self.seconds else 0.0
 
 
-class Hunt(msgspec.Struct, frozen=True, kw_only=True):
-    """What to try: a target, by a seed, for so many seconds; see `WorkOrder`.
+def hunt(order: WorkOrder, folder: Path) -> Hunted:
+    """Try a target until the time is over; what is found is written below a folder.
 
-    With ``guides``, coverage guides where that can be. What is found is written below
-    ``folder``.
+    Coverage guides as the order says, where that can be.
+
+    :raises GeneralFailureError: if a finding cannot be written.
     """
-
-    target: str
-    seconds: float
-    seed: int = 0
-    device: str = ""
-    corpus: str = ""
-    guides: bool = True
-    folder: Path = Path()
-    targets: str = "asyncnn.tools.fuzz.targets"
-
-    def run(self, told: Callable[[FuzzFinding], None] = lambda _: None) -> Hunted:
-        """Try until the time is over, and tell of each finding.
-
-        :raises GeneralFailureError: if a finding cannot be written.
-        """
-        is_guided = self.guides and HAS_ATHERIS and self.target not in UNGUIDED
-        found: dict[str, FuzzFinding] = {}
-        executions, spent, seed, problem = 0, 0.0, self.seed, ""
-        while spent < self.seconds and seed - self.seed < _MOST_STARTS:
-            order = WorkOrder(
-                target=self.target,
-                note="",
-                seconds=self.seconds - spent,
-                seed=seed,
-                device=self.device,
-                corpus=self.corpus,
-                is_guided=is_guided,
-                known=tuple(found),
-                targets=self.targets,
-            )
-            outcome = watched(order)
-            executions += outcome.executions
-            spent += outcome.seconds
-            seed += 1
-            if not outcome.executions:
-                problem = outcome.problem or "it has not begun"
-                break
-            if outcome.kind and outcome.where not in found:
-                finding = self._kept(order, outcome)
-                found[outcome.where] = finding
-                told(finding)
-        return Hunted(
-            *(self.target, "atheris" if is_guided else "seed", self.seed, executions),
-            *(round(spent, 2), tuple(found.values()), problem),
+    is_guided = order.is_guided and HAS_ATHERIS and order.target not in UNGUIDED
+    found: dict[str, FuzzFinding] = {}
+    executions, spent, starts, problem = 0, 0.0, 0, ""
+    while spent < order.seconds and starts < _MOST_STARTS:
+        trial = replace(
+            order,
+            seconds=order.seconds - spent,
+            seed=order.seed + starts,
+            is_guided=is_guided,
+            known=tuple(found),
         )
+        outcome = watched(trial)
+        executions += outcome.executions
+        spent += outcome.seconds
+        starts += 1
+        if not outcome.executions:
+            problem = outcome.problem or "it has not begun"
+            break
+        if outcome.kind and outcome.where not in found:
+            found[outcome.where] = _kept(trial, outcome, folder)
+    return Hunted(
+        *(order.target, "atheris" if is_guided else "seed", order.seed, executions),
+        *(round(spent, 2), tuple(found.values()), problem),
+    )
 
-    def _kept(self, order: WorkOrder, outcome: "WorkerEnd") -> FuzzFinding:
-        """Make what was found small, and write it to a file."""
-        name = f"{self.target}-{hashlib.sha256(outcome.data).hexdigest()[:12]}"
-        file = self.folder / name
-        words = ["asyncnn", "fuzz", self.target, "--input", str(file)]
-        if self.device:
-            words += ["--device", self.device]
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(outcome.data)
-            order = replace(order, is_guided=False, known=())
-            if watched(replace(order, input=str(file))).kind != outcome.kind:
-                words.append(f"# by itself it is answered: seed {order.seed}")
-            else:
-                watched(
-                    replace(order, input=str(file), shrinks=True, seconds=_SHRINK_S)
-                )
-        except OSError as error:
-            raise GeneralFailureError(f"{file}: {error.strerror}") from error
-        return FuzzFinding(
-            outcome.kind, outcome.problem, outcome.where, str(file), " ".join(words)
-        )
+
+def _kept(order: WorkOrder, outcome: "WorkerEnd", folder: Path) -> FuzzFinding:
+    """Make what was found small, and write it to a file."""
+    file = folder / f"{order.target}-{hashlib.sha256(outcome.data).hexdigest()[:12]}"
+    recording = Path(f"{file}.calls")
+    words = ["asyncnn", "fuzz", order.target, "--input", str(file)]
+    if order.device:
+        words += ["--device", order.device]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(outcome.data)
+        order = replace(order, is_guided=False, known=(), input=str(file))
+        again = watched(order)
+        if again.kind == outcome.kind:
+            outcome = replace(outcome, calls=again.calls)  # of that alone
+            watched(replace(order, shrinks=True, seconds=_SHRINK_S))
+        else:
+            words.append(f"# by itself it is answered: seed {order.seed}")
+        if outcome.calls:
+            recording.write_bytes(outcome.calls)
+    except OSError as error:
+        raise GeneralFailureError(f"{file}: {error.strerror}") from error
+    return FuzzFinding(
+        *(outcome.kind, outcome.problem, outcome.where, str(file)),
+        *(" ".join(words), str(recording) if outcome.calls else ""),
+    )
 
 
 class WorkerEnd(msgspec.Struct, frozen=True):
     """How a worker ended, in how many seconds since it was ready; see `FuzzFinding`.
 
-    ``data`` are what it tried last.
+    ``data`` are what it tried last, and ``calls`` a recording of its driver.
     """
 
     executions: int
@@ -154,6 +138,7 @@ class WorkerEnd(msgspec.Struct, frozen=True):
     kind: str = ""
     problem: str = ""
     where: str = ""
+    calls: bytes = b""
 
 
 def watched(order: WorkOrder) -> WorkerEnd:
@@ -179,6 +164,8 @@ def watched(order: WorkOrder) -> WorkerEnd:
         status = process.returncode
         told = words.read_text(errors="replace")
         outcome = WorkerEnd(note.head[0], max(seconds, 1e-3), note.data)
+        if note.calls.exists():
+            outcome = replace(outcome, calls=note.calls.read_bytes())
         if hangs:
             where = f"hang at {_place(told)}"
             return replace(outcome, kind="hang", problem="took 5 s", where=where)
@@ -187,7 +174,7 @@ def watched(order: WorkOrder) -> WorkerEnd:
             return replace(outcome, kind="error", problem=problem, where=where)
         if status in (0, -signal.SIGKILL) or not note.head[0]:
             return replace(outcome, problem=told.strip().rpartition("\n")[2][:300])
-        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        name = cause_of(status)
         return replace(
             outcome,
             kind="crash",
@@ -207,16 +194,15 @@ def _wait(
     ready: float | None = None
     count = 0
     while process.poll() is None:
-        time.sleep(_LOOK_S)
+        time.sleep(LOOK_S)
         now, (executions, _, _, is_ready) = time.monotonic(), note.head
         if is_ready and ready is None:
             ready = last = now
         if executions != count:
             count, last = executions, now
         if ready is not None and not order.shrinks and now - last > HANG_S:
-            process.send_signal(signal.SIGABRT)  # it tells where it is
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(2)
+            keep_calls_of(process.pid, note.calls)
+            take_stacks(process)
             return True, now - ready
         limit = order.seconds + (2 * HANG_S if order.shrinks or order.input else 0)
         # What is tried when the time is over has its own time yet: it may hang.

@@ -9,18 +9,15 @@ values of MessagePack.
 import math
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
-
-Mutate: TypeAlias = Callable[[bytearray, Random], None]
-"""Damages bytes in place."""
 
 SHORT_RUN = 64
 MOST_DAMAGES = 4
@@ -57,7 +54,7 @@ def damaged(data: bytes, random: Random) -> bytes:
     """Return bytes with one to a few kinds of damage anywhere."""
     mutant = bytearray(data)
     for _ in range(random.randint(1, MOST_DAMAGES)):
-        random.choice(_BLIND)(mutant, random)
+        _damage(mutant, random)
     return bytes(mutant)
 
 
@@ -77,58 +74,40 @@ def _place(mutant: bytearray, random: Random, width: int = 1) -> int:
     return position - position % width
 
 
-def _flip_bit(mutant: bytearray, random: Random) -> None:
-    if mutant:
-        mutant[_place(mutant, random)] ^= 1 << random.randrange(8)
-
-
-def _set_byte(mutant: bytearray, random: Random) -> None:
-    if mutant:
-        mutant[_place(mutant, random)] = random.choice((0, 1, 0x7F, 0x80, 0xFF))
-
-
-def _set_word(mutant: bytearray, random: Random) -> None:
-    width = random.choice((2, 4, 8))
-    if len(mutant) >= width:
-        value = _edge(mutant, random) % (1 << 8 * width)
-        place = _place(mutant, random, width)
-        mutant[place : place + width] = value.to_bytes(width, "little")
+def _damage(mutant: bytearray, random: Random) -> None:
+    """Damage bytes in one of several ways."""
+    start, length = _place(mutant, random), random.randint(1, SHORT_RUN)
+    run = mutant[start : start + length]
+    match random.randrange(8):
+        case 0 if mutant:
+            mutant[start] ^= 1 << random.randrange(8)
+        case 1 if mutant:
+            mutant[start] = random.choice((0, 1, 0x7F, 0x80, 0xFF))
+        case 2:
+            del mutant[start:]
+        case 3:
+            mutant[start:start] = run * random.randint(1, 8)
+        case 4:  # is moved
+            del mutant[start : start + length]
+            target = _place(mutant, random)
+            mutant[target:target] = run
+        case 5:  # overwrites others
+            source, target = _place(mutant, random, 4), _place(mutant, random, 4)
+            size = random.choice((4, 8, 16, 32))
+            size = min(size, len(mutant) - max(source, target))
+            mutant[target : target + size] = mutant[source : source + size]
+        case _:
+            width = random.choice((2, 4, 8))
+            if len(mutant) >= width:
+                value = _edge(mutant, random) % (1 << 8 * width)
+                place = _place(mutant, random, width)
+                mutant[place : place + width] = value.to_bytes(width, "little")
 
 
 def _edge(mutant: bytearray, random: Random) -> int:
     """Return a number near one of `EDGES`, or near the file's length."""
     near = random.choice((*EDGES, len(mutant), len(mutant) // 2, len(mutant) // 4))
     return max(0, near + random.choice((0, 0, 0, -1, 1, -4, 4)))
-
-
-def _truncate(mutant: bytearray, random: Random) -> None:
-    del mutant[_place(mutant, random) :]
-
-
-def _repeat(mutant: bytearray, random: Random) -> None:
-    start = _place(mutant, random)
-    run = mutant[start : start + random.randint(1, SHORT_RUN)]
-    mutant[start:start] = run * random.randint(1, 8)
-
-
-def _move(mutant: bytearray, random: Random) -> None:
-    start, length = _place(mutant, random), random.randint(1, SHORT_RUN)
-    run = mutant[start : start + length]
-    del mutant[start : start + length]
-    target = _place(mutant, random)
-    mutant[target:target] = run
-
-
-def _overwrite(mutant: bytearray, random: Random) -> None:
-    source, target = _place(mutant, random, 4), _place(mutant, random, 4)
-    length = min(random.choice((4, 8, 16, 32)), len(mutant) - max(source, target))
-    mutant[target : target + length] = mutant[source : source + length]
-
-
-_BLIND: Sequence[Mutate] = (
-    *(_flip_bit, _set_byte, _set_word, _set_word),
-    *(_truncate, _repeat, _move, _overwrite),
-)
 
 
 class _Flatbuffer(msgspec.Struct, frozen=True):
@@ -170,73 +149,38 @@ def _structure(data: bytes) -> _Flatbuffer:
     return _Flatbuffer(tuple(tables), tuple(vtables), tuple(fields))
 
 
+_OFFSETS = (0, 2, 4, 6, 8, 12, 16, 0x7FFF, 0xFFFF)
+_LENGTHS = (-1, -2, 0, 1, 2, 1 << 20, 1 << 31)
+
+
 def _in_flatbuffer(data: bytes, random: Random) -> bytes:
-    mutant, structure = bytearray(data), _structure(data)
+    """Alter what vtables, fields and vectors say, and what refers to what."""
+    mutant, found = bytearray(data), _structure(data)
     for _ in range(random.randint(1, MOST_DAMAGES)):
-        random.choice(_FLATBUFFER)(mutant, structure, random)
+        entry, field = random.choice(found.fields)
+        _, other = random.choice(found.fields)
+        table = random.choice(found.tables)
+        target = other + int.from_bytes(mutant[other : other + 4], "little")
+        element, edge = random.choice((1, 2, 3, 4, 8)), _edge(mutant, random)
+        few = random.choice((*_LENGTHS, random.randrange(99)))
+        width, place, value = random.choice(
+            (
+                # A field is elsewhere, or not there, or another number.
+                (2, entry, random.choice((*_OFFSETS, random.randrange(64)))),
+                (random.choice((1, 2, 4, 8)), field, edge),
+                # A table of another class.
+                (4, table, table - random.choice(found.vtables)),
+                # It refers to another table, to another's vector, to itself.
+                (4, field, random.choice((table, field, target)) - field),
+                # A vector of another length, or another element of it.
+                (4, target, edge),
+                (4, target + 4 * element, few),
+            )
+        )
+        if place <= len(mutant) - width:
+            number = value % (1 << 8 * width)
+            mutant[place : place + width] = number.to_bytes(width, "little")
     return bytes(mutant)
-
-
-def _write(mutant: bytearray, layout: str, place: int, value: int) -> None:
-    width = struct.calcsize(layout)
-    if 0 <= place <= len(mutant) - width:
-        bits = 8 * width
-        mutant[place : place + width] = (value % (1 << bits)).to_bytes(width, "little")
-
-
-def _alter_entry(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
-    """Have a vtable say that a field is elsewhere, or not there."""
-    entry, _ = random.choice(found.fields)
-    value = random.choice((0, 2, 4, 6, 8, 12, 16, 0x7FFF, 0xFFFF, random.randrange(64)))
-    _write(mutant, "<H", entry, value)
-
-
-def _alter_field(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
-    _, field = random.choice(found.fields)
-    layout = random.choice(("<B", "<H", "<I", "<Q"))
-    _write(mutant, layout, field, _edge(mutant, random))
-
-
-def _exchange_vtable(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
-    """Make a table one of another class."""
-    table, vtable = random.choice(found.tables), random.choice(found.vtables)
-    _write(mutant, "<i", table, table - vtable)
-
-
-def _redirect(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
-    """Let a field refer to something else: another table, another's vector, itself."""
-    _, field = random.choice(found.fields)
-    _, other = random.choice(found.fields)
-    if random.random() < 0.5:
-        target = random.choice((*found.tables, field))
-    else:
-        (offset,) = struct.unpack_from("<I", mutant.ljust(other + 4, b"\0"), other)
-        target = other + offset
-    _write(mutant, "<I", field, target - field)
-
-
-def _alter_vector(mutant: bytearray, found: _Flatbuffer, random: Random) -> None:
-    """Change the length of what a field refers to, or an element of it."""
-    _, field = random.choice(found.fields)
-    if field + 4 > len(mutant):
-        return
-    (offset,) = struct.unpack_from("<I", mutant, field)
-    element = random.choice((0, 0, 1, 2, 3, 4, 8))
-    if element:
-        value = random.choice((-1, -2, 0, 1, 2, 1 << 20, 1 << 31, random.randrange(99)))
-    else:
-        value = _edge(mutant, random)
-    _write(mutant, "<I", field + offset + 4 * element, value)
-
-
-_FLATBUFFER: Sequence[Callable[[bytearray, _Flatbuffer, Random], None]] = (
-    _alter_entry,
-    _alter_field,
-    _exchange_vtable,
-    _redirect,
-    _alter_vector,
-    _alter_vector,
-)
 
 
 def _in_container(data: bytes, random: Random) -> bytes:

@@ -61,6 +61,7 @@ from asyncnn.service.channel import Channel, ChannelBounds
 from asyncnn.service.decoding import decode_to_client, decode_to_driver
 from asyncnn.tools.fuzz import corpora, mutators, twins
 from asyncnn.tools.fuzz.driver_calls import driven, scripts
+from asyncnn.tools.watched_processes import descriptors_of
 
 Try: TypeAlias = Callable[[bytes], object]
 """Is fed with bytes, and raises if it does not like them."""
@@ -103,13 +104,6 @@ def _strictly(data: bytes) -> None:
 
 
 @contextmanager
-def _on_loop() -> Iterator[Callable[[Any], Any]]:
-    """Yield what runs a coroutine to its end, each on the same loop."""
-    with asyncio.Runner() as runner:
-        yield runner.run
-
-
-@contextmanager
 def _regions(own: str, device: str) -> Iterator[Try]:
     """Yield what prepares a file on an engine, and runs it with ones."""
 
@@ -122,25 +116,17 @@ def _regions(own: str, device: str) -> Iterator[Try]:
         }
         await prepared.run(inputs, timeout=4)
 
-    with _on_loop() as call, ExitStack() as stack:
-        opened = _entered(open_device(device or own), call, stack)
-        yield lambda data: call(run(data))
+    with asyncio.Runner() as runner, ExitStack() as stack:
+        opened = _entered(open_device(device or own), runner, stack)
+        yield lambda data: runner.run(run(data))
 
 
 def _to_driver(data: bytes) -> None:
-    message = decode_to_driver(data)
+    message: Any = decode_to_driver(data)
     if not isinstance(message, wire.MESSAGES_WITH_MODELS):
-        again: Any = message
-        twins.same("message", wire.encode(again), _again(again))
-
-
-def _again(message: Any) -> bytes:
-    found: Any = decode_to_driver(wire.encode(message))
-    return wire.encode(found)
-
-
-def _to_client(data: bytes) -> None:
-    decode_to_client(data)
+        encoded = wire.encode(message)
+        again: Any = decode_to_driver(encoded)
+        twins.same("message", encoded, wire.encode(again))
 
 
 _INLINE = ChannelBounds(max_message_bytes=2**20, max_fds=4, max_unread_bytes=2**20)
@@ -175,18 +161,18 @@ def _frames(_: str) -> Iterator[Try]:
                 channel.close()
                 await channel.wait_ended()
         for _ in range(100):
-            if len(os.listdir("/proc/self/fd")) <= most:
+            if len(descriptors_of(os.getpid())) <= most:
                 return
             gc.collect()
             await asyncio.sleep(0.02)
         raise AssertionError("descriptors are left over")
 
     most = 1 << 20
-    with _on_loop() as call:
-        call(run(b""))
+    with asyncio.Runner() as runner:
+        runner.run(run(b""))
         # A socket may be closed in the next turn of the loop.
-        most = len(os.listdir("/proc/self/fd")) + 4
-        yield lambda data: call(run(data))
+        most = len(descriptors_of(os.getpid())) + 4
+        yield lambda data: runner.run(run(data))
 
 
 def _framed() -> Iterator[bytes]:
@@ -230,8 +216,6 @@ def _packet(data: bytes) -> None:
 
 
 _VERSIONS = tuple(HalVersion)
-
-
 _POOLS = tuple(from_buffer(bytearray(size)) for size in (4096, 64))
 
 
@@ -387,18 +371,18 @@ def _http(_: str) -> Iterator[Try]:
         if answer and (answer[:9] != b"HTTP/1.1 " or status not in _HTTP_STATUSES):
             raise AssertionError(f"no answer: {answer[:80]!r}")
 
-    with _on_loop() as call, ExitStack() as stack:
-        device = _entered(ReferenceDevice(), call, stack)
+    with asyncio.Runner() as runner, ExitStack() as stack:
+        device = _entered(ReferenceDevice(), runner, stack)
         endpoint = MetricsEndpoint(device)
         server = HttpServer(endpoint._answer, only_for_names=())
-        _entered(server, call, stack)
-        yield lambda data: call(run(data))
+        _entered(server, runner, stack)
+        yield lambda data: runner.run(run(data))
 
 
-def _entered(manager: Any, call: Callable[[Any], Any], stack: ExitStack) -> Any:
+def _entered(manager: Any, runner: asyncio.Runner, stack: ExitStack) -> Any:
     """Enter an asynchronous context for as long as ``stack`` lasts."""
-    entered = call(manager.__aenter__())
-    stack.callback(lambda: call(manager.__aexit__(None, None, None)))
+    entered = runner.run(manager.__aenter__())
+    stack.callback(lambda: runner.run(manager.__aexit__(None, None, None)))
     return entered
 
 
@@ -411,86 +395,61 @@ _HTTP = (
 )
 
 
+_OfFiles = partial(FuzzTarget, mutate=mutators.damaged_file)
+_OfValues = partial(FuzzTarget, mutate=mutators.damaged_values)
+_REFUSED = (InvalidArgumentError,)
+_RINGS = bytes(range(256)), bytes(range(255, -1, -1))
+
 TARGETS = {
-    "tflite": FuzzTarget(
+    "tflite": _OfFiles(
         "TFLite files: the scan beside its twin in Python, loading, translating",
-        corpora.tflite_files,
-        _always(_tflite),
-        mutate=mutators.damaged_file,
+        *(corpora.tflite_files, _always(_tflite)),
     ),
-    "onnx": FuzzTarget(
-        "ONNX files: loading, translating",
-        corpora.onnx_files,
-        _always(_strictly),
-        mutate=mutators.damaged_file,
+    "onnx": _OfFiles(
+        "ONNX files: loading, translating", corpora.onnx_files, _always(_strictly)
     ),
-    "container": FuzzTarget(
-        "the project's own model files",
-        corpora.containers,
-        _always(_file),
-        mutate=mutators.damaged_file,
+    "container": _OfFiles(
+        "the project's own model files", corpora.containers, _always(_file)
     ),
-    "litert": FuzzTarget(
+    "litert": _OfFiles(
         "TFLite files as LiteRT gets them, which then run",
-        corpora.tflite_files,
-        partial(_regions, "accelerated"),
-        mutate=mutators.damaged_file,
+        *(corpora.tflite_files, partial(_regions, "accelerated")),
     ),
-    "onnxruntime": FuzzTarget(
+    "onnxruntime": _OfFiles(
         "ONNX files as ONNX Runtime gets them, which then run",
-        corpora.onnx_files,
-        partial(_regions, "onnxruntime"),
-        mutate=mutators.damaged_file,
+        *(corpora.onnx_files, partial(_regions, "onnxruntime")),
     ),
-    "wire": FuzzTarget(
+    "wire": _OfValues(
         "messages to a driver",
-        corpora.messages_to_driver,
-        _always(_to_driver),
-        (InvalidArgumentError,),
-        mutators.damaged_values,
+        *(corpora.messages_to_driver, _always(_to_driver), _REFUSED),
     ),
-    "answers": FuzzTarget(
+    "answers": _OfValues(
         "messages to a client",
-        corpora.messages_to_client,
-        _always(_to_client),
-        (InvalidArgumentError,),
-        mutators.damaged_values,
+        *(corpora.messages_to_client, _always(decode_to_client), _REFUSED),
     ),
     "frames": FuzzTarget(
         "packets of a socket, with descriptors beside them", _framed, _frames
     ),
     "packets": FuzzTarget(
         "requests and results of bursts",
-        corpora.packets,
-        _always(_packet),
-        (PacketError,),
+        *(corpora.packets, _always(_packet), (PacketError,)),
     ),
     "ring": FuzzTarget(
         "both rings of queues, with a peer that writes anything to the words",
-        lambda: [bytes(range(256)), bytes(range(255, -1, -1))],
-        _always(twins.same_ring),
-        (),
+        *(lambda: _RINGS, _always(twins.same_ring), ()),
     ),
     "cache": FuzzTarget(
         "caches of models, and records in them", _caches, _always(_cache)
     ),
-    "handles": FuzzTarget(
+    "handles": _OfValues(
         "handles of memory, and the files that they lead to",
-        _handle_corpus,
-        _handles_of,
-        mutate=mutators.damaged_values,
+        *(_handle_corpus, _handles_of),
     ),
     "models": FuzzTarget(
         "validation of models: the prescan beside its twin in Python",
-        corpora.messages_to_driver,
-        _always(_model),
+        *(corpora.messages_to_driver, _always(_model)),
     ),
-    "requests": FuzzTarget(
-        "validation of requests",
-        corpora.requests,
-        _requests,
-        mutate=mutators.damaged_values,
-    ),
+    "requests": _OfValues("validation of requests", corpora.requests, _requests),
     "http": FuzzTarget("what is asked of metrics and pages", lambda: _HTTP, _http, ()),
     "driver": FuzzTarget("a driver behind its socket, by calls", scripts, driven, ()),
 }

@@ -53,6 +53,8 @@ class Note:
     """
 
     def __init__(self, path: str) -> None:
+        self.calls = Path(path).with_suffix(".calls")
+        """Where the last calls of a driver are kept, if one has failed."""
         with Path(path).open("r+b") as file:
             self._data = mmap.mmap(file.fileno(), NOTE_BYTES)
 
@@ -99,7 +101,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     target: str
-    note: str
+    note: str = ""
     seconds: float = 60.0
     seed: int = 0
     device: str = ""
@@ -157,6 +159,10 @@ class Feeder:
         where = "" if error is None else _where(error)
         if where in self._known:
             return
+        # Here: what is imported before the target is not instrumented.
+        from asyncnn.tools.watched_processes import keep_calls_of
+
+        keep_calls_of(os.getpid(), self._note.calls)
         self._note.tell(f"{problem[:500]}\n{where}")
         os._exit(1)
 

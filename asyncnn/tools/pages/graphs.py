@@ -126,7 +126,7 @@ def _node(
 def _edges(
     part: DrawnGraph, edges: Sequence[tuple[int, int]], layout: LayeredGraph
 ) -> Iterator[str]:
-    """Yield the edges, then their labels, those left out that would cover others."""
+    """Yield the edges, then their labels, each once for a node."""
     yield '<g class="edges">'
     for number, route in enumerate(layout.routes):
         source, target = edges[number]
@@ -135,25 +135,17 @@ def _edges(
             f'data-to="{target}" d="{_curve(route)}"/>'
         )
     yield "</g>"
-    taken: list[tuple[float, float, float]] = []
-    told: set[tuple[int, str]] = set()
+    labelled: set[tuple[int, str]] = set()
     for (source, _), (_, _, label), route in zip(
         edges, part.edges, layout.routes, strict=True
     ):
-        if not label or (source, label) in told:
-            continue
-        (x, y), (right, below), *_ = route
-        x, y = (x + right) / 2 + 5, (y + below) / 2 + 3.5
-        width = _CHARACTER * _columns(_cut(label))
-        if any(
-            abs(y - other) < _LINE and x < end and start < x + width
-            for other, start, end in taken[-60:]
-        ):
-            continue
-        told.add((source, label))
-        taken.append((y, x, x + width))
-        text = escape(_cut(label))
-        yield f'<text class="label" x="{x:.1f}" y="{y:.1f}">{text}</text>'
+        if label and (source, label) not in labelled:
+            labelled.add((source, label))
+            (x, y), (right, below), *_ = route
+            yield (
+                f'<text class="label" x="{(x + right) / 2 + 5:.1f}" '
+                f'y="{(y + below) / 2 + 3.5:.1f}">{escape(_cut(label))}</text>'
+            )
 
 
 def _curve(route: Sequence[Point]) -> str:

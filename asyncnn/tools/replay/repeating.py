@@ -6,10 +6,9 @@ way than there were, and none reads what another one has not written yet.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -49,6 +48,7 @@ MOST_S = 20.0
 """A call that has not ended after this time counts as one that hangs."""
 
 _Ended = tuple[int, str, OutputShapes]
+T = TypeVar("T")
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
@@ -189,30 +189,23 @@ class Repetition:
 
         :raises CannotRepeatError: if that is not possible.
         """
-        launch: Callable[[RecordedCall], Coroutine[Any, Any, Awaitable[_Ended]]]
         match call.kind:
             case CallKind.PREPARE:
-                launch = self._prepare
+                return self._preparing(call.subject, _past_or_none(call))
             case CallKind.SUPPORTED:
-                launch = self._query
+                return self._querying(call.subject)
             case CallKind.ALLOCATE:
-                launch = self._allocate
+                told = _recorded(self._record.buffers, call.buffer, "buffer")
+                models = [await self._model(number) for number in told.models]
+                return self._allocated(told, models)
             case CallKind.COPY_TO | CallKind.COPY_FROM:
-                launch = self._copy
+                return await self._copy(call)
             case CallKind.LOAD:
                 raise CannotRepeatError("cache files are not recorded")
-            case _:
-                launch = partial(self._execute, place)
-        return await launch(call)
-
-    async def _prepare(self, call: RecordedCall) -> Awaitable[_Ended]:
-        return self._preparing(call.subject, _past_or_none(call))
+        return await self._execute(place, call)
 
     def _preparing(self, number: int, deadline: int | None) -> Awaitable[_Ended]:
-        model = self._models.get(number)
-        if model is None:
-            raise CannotRepeatError("its model is not in the recording (--model)")
-        known = self._record.models[number]
+        model, known = _recorded(self._models, number), self._record.models[number]
         callback = PreparedModelFuture()
         asked = PrepareArguments(
             model,
@@ -240,23 +233,14 @@ class Repetition:
             raise CannotRepeatError(f"its model is refused: {prepared.message}")
         return prepared
 
-    async def _query(self, call: RecordedCall) -> Awaitable[_Ended]:
-        model = self._models.get(call.subject)
-        if model is None:
-            raise CannotRepeatError("its model is not in the recording (--model)")
+    def _querying(self, number: int) -> Awaitable[_Ended]:
+        model = _recorded(self._models, number)
 
         async def ended() -> _Ended:
             status, _ = await self._device.get_supported_operations_1_3(model)
             return status, "", ()
 
         return ended()
-
-    async def _allocate(self, call: RecordedCall) -> Awaitable[_Ended]:
-        told = self._record.buffers.get(call.buffer)
-        if told is None:
-            raise CannotRepeatError("its buffer is not in the recording")
-        models = [await self._model(number) for number in told.models]
-        return self._allocated(told, models)
 
     async def _allocated(
         self, told: RecordedBuffer, models: list[IPreparedModel]
@@ -275,9 +259,7 @@ class Repetition:
                 if told.token == token:
                     models = [await self._model(number) for number in told.models]
                     await self._allocated(told, models)
-        if token not in self._buffers:
-            raise CannotRepeatError("its buffer is not in the recording")
-        return self._buffers[token]
+        return _recorded(self._buffers, token, "buffer")
 
     async def _copy(self, call: RecordedCall) -> Awaitable[_Ended]:
         buffer, _ = await self._buffer(call.details.buffer)
@@ -298,9 +280,7 @@ class Repetition:
         return self._pool(RecordedPool(-call.connection, call.number))
 
     async def _execute(self, place: int, call: RecordedCall) -> Awaitable[_Ended]:
-        told = self._record.requests.get(call.subject)
-        if told is None:
-            raise CannotRepeatError("its request is not in the recording")
+        told = _recorded(self._record.requests, call.subject, "request")
         prepared = await self._model(told.model)
         pools = [await self._named(pool) for pool in told.pools]
         request = Request(told.inputs, told.outputs, tuple(pools))
@@ -443,6 +423,17 @@ def _span(told: RecordedRequest, argument: RequestArgument) -> PoolSpan | None:
 async def _ended_by(callback: ExecutionFuture) -> _Ended:
     result = await callback
     return result.status, result.reason, result.output_shapes
+
+
+def _recorded(known: Mapping[int, T], number: int, what: str = "model") -> T:
+    """Return what has a number.
+
+    :raises CannotRepeatError: if it is unknown.
+    """
+    if number not in known:
+        hint = " (--model)" if what == "model" else ""
+        raise CannotRepeatError(f"its {what} is not in the recording{hint}")
+    return known[number]
 
 
 def _past_or_none(call: RecordedCall) -> int | None:

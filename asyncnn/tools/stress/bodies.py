@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -67,9 +68,21 @@ async def subject_of(named: asyncnn.NamedModel) -> Subject:
         )
 
 
-async def subjects() -> list[Subject]:
-    """Return all models that most cases run."""
-    return [await subject_of(make()) for make in _MODELS]
+async def subjects(place: StressPlace) -> list[Subject]:
+    """Return the models that most cases run, as far as the device computes them.
+
+    :raises NotApplicableError: if it computes none.
+    """
+    found = []
+    async with place.opened() as device:
+        for make in _MODELS:
+            named = make()
+            with suppress(NotApplicableError):
+                await place.require(device, named)
+                found.append(await subject_of(named))
+    if not found:
+        raise NotApplicableError("the device computes none of the models")
+    return found
 
 
 class Ready(NamedTuple):
@@ -120,7 +133,7 @@ async def mixed(place: StressPlace) -> None:
         while not place.is_over:
             await run_some(place, place.rng.choice(ready))
 
-    chosen = await subjects()
+    chosen = await subjects(place)
     async with place.opened() as device:
         ready = [Ready(each, await prepare(place, device, each)) for each in chosen]
         async with asyncio.TaskGroup() as tasks:
@@ -141,7 +154,7 @@ async def threads(place: StressPlace) -> None:
 
 async def loading(place: StressPlace) -> None:
     """Load files that others load and replace, prepare and run their models."""
-    chosen = await subjects()
+    chosen = await subjects(place)
     while not place.is_over:
         number = place.rng.randrange(len(chosen))
         file = place.folder / f"{number}.asyncnn"
@@ -158,6 +171,7 @@ async def mapping(place: StressPlace) -> None:
     """Map files, have them replaced or removed, and run what was mapped."""
     subject = await subject_of(_MAPPED())
     async with place.opened() as device:
+        await place.require(device, subject.named)
         while not place.is_over:
             is_own = place.rng.random() < 0.5
             file = place.folder / f"{os.getpid() if is_own else 'shared'}.asyncnn"
@@ -199,6 +213,7 @@ async def degradation(place: StressPlace) -> None:
     subject = await subject_of(_MODELS[2]())
     times: tuple[list[float], list[float]] = ([], [])
     async with place.opened() as device:
+        await place.require(device, subject.named)
         model = await device.prepare(subject.named)
         while not place.is_over:
             passed = time.monotonic() - place.span.begin
@@ -232,7 +247,7 @@ def _judge_degradation(place: StressPlace, times: Sequence[Sequence[float]]) -> 
 
 async def caching(place: StressPlace) -> None:
     """Prepare from a cache that others use, and damage some of its files."""
-    chosen = await subjects()
+    chosen = await subjects(place)
     folder = place.folder / "cache"
     while not place.is_over:
         async with place.opened(cache_dir=folder) as device:
@@ -268,7 +283,7 @@ def _damage(place: StressPlace, folder: Path) -> None:
 
 async def bursts(place: StressPlace) -> None:
     """Open bursts, run several requests at once on each, cancel some."""
-    chosen = await subjects()
+    chosen = await subjects(place)
 
     async def run(burst: asyncnn.Burst, subject: Subject) -> None:
         number = place.rng.randrange(_SAMPLES)

@@ -25,7 +25,6 @@ from asyncnn.tools.stress.bodies import (
     subject_of,
     subjects,
 )
-from asyncnn.tools.stress.drivers import serving
 from asyncnn.tools.stress.place import (
     PATHS,
     FaultError,
@@ -34,6 +33,7 @@ from asyncnn.tools.stress.place import (
     Subject,
     all_of,
 )
+from asyncnn.tools.watched_processes import served_driver
 
 _LONG = dense(12, 256, 48).build
 _RUNS_ON_S = 10.0
@@ -79,7 +79,7 @@ async def leaving(place: StressPlace) -> None:
     if place.order.number == 0:
         await mixed(place)
         return
-    chosen = await subjects()
+    chosen = await subjects(place)
     while not place.is_over:
         async with place.opened() as device:
             ready = [Ready(each, await prepare(place, device, each)) for each in chosen]
@@ -109,6 +109,7 @@ async def cancels(place: StressPlace) -> None:
     """Cancel runs, or have them miss deadlines, at any moment and on each path."""
     subject = await subject_of(_LONG())
     async with place.opened() as device:
+        await place.require(device, subject.named)
         model = await device.prepare(subject.named)
         started = time.monotonic()
         for _ in range(4):
@@ -165,6 +166,7 @@ async def fences(place: StressPlace) -> None:
     named = tiny_addition()
     rng = np.random.default_rng(place.rng.randrange(2**32))
     async with place.opened() as device:
+        await place.require(device, named)
         model = await device.prepare(named)
         while not place.is_over:
             x, y = rng.random((2, 4), np.float32)
@@ -211,6 +213,7 @@ async def sessions(place: StressPlace) -> None:
     named = _running_sum()
     rng = np.random.default_rng(place.rng.randrange(2**32))
     async with place.opened() as device:
+        await place.require(device, named)
         model = await device.prepare(named)
         while not place.is_over:
             async with model.session(path=place.rng.choice(PATHS)) as session:
@@ -255,12 +258,12 @@ async def _mortal(
         finally:
             await device.aclose()
         return
-    async with serving(name) as (process, path):
+    with served_driver(name) as driver:
 
         async def end() -> None:
-            process.kill()
+            driver.process.kill()
 
-        async with asyncnn.connect(path) as device:
+        async with asyncnn.connect(driver.path) as device:
             yield device, end
 
 
@@ -305,7 +308,7 @@ async def restarts(place: StressPlace) -> None:
     name = _REPLACED if is_framework else name
     if own_device(name) is None:
         raise NotApplicableError("only devices of this package are supervised")
-    chosen = await subjects()
+    chosen = await subjects(place)
     async with asyncnn.connect(device=name, supervised=True) as device:
         if is_framework:
             async with asyncnn.open_devices(device, settings=OWN_PROCESS) as divided:

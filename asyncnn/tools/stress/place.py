@@ -126,6 +126,15 @@ class StressPlace:
             return asyncnn.connect(self.order.socket, **options)
         return asyncnn.open_device(self.order.device, settings=OWN_PROCESS, **options)
 
+    async def require(self, device: asyncnn.Device, named: asyncnn.NamedModel) -> None:
+        """Check that a device computes a model.
+
+        :raises NotApplicableError: if it does not.
+        """
+        _, computes = await device.hal.get_supported_operations_1_3(named.model)
+        if not all(computes):
+            raise NotApplicableError("the device does not compute the model")
+
     def done(self, what: str, count: int = 1) -> None:
         """Count what was verified; that is told now and then."""
         with self._lock:

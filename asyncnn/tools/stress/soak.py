@@ -20,7 +20,8 @@ from asyncnn.tools.samples import random_sample
 from asyncnn.tools.stress import bodies, dying
 from asyncnn.tools.stress.place import Body, StressPlace
 from asyncnn.tools.stress.stress_report import FAILURE, Growth, StressRow, growth_text
-from asyncnn.tools.stress.watchdog import StressTrial, descriptors_of, try_case
+from asyncnn.tools.stress.watchdog import StressTrial, try_case
+from asyncnn.tools.watched_processes import descriptors_of
 
 _OTHERS: tuple[Body, ...] = (
     bodies.mixed,
@@ -55,20 +56,22 @@ async def soaking(place: StressPlace) -> None:
         return
     with small_model() as file:
         async with place.opened() as device:
-            run, bare = await _compared(device, file, place.order.device)
+            run, bare = await _compared(place, device, file)
             while not place.is_over:
                 await _window(place, device, run, bare)
 
 
 async def _compared(
-    device: asyncnn.Device, file: Path, name: str
+    place: StressPlace, device: asyncnn.Device, file: Path
 ) -> tuple[Callable[[], Awaitable[object]], Callable[[], object]]:
     """Return what runs a model on the device, and on a bare engine in this thread."""
-    named = asyncnn.load(file) if name != "reference" else long_model(12, 1)
+    is_reference = place.order.device == "reference"
+    named = long_model(12, 1) if is_reference else asyncnn.load(file)
+    await place.require(device, named)
     sample = random_sample(named.inputs)
     prepared = await device.prepare(named, priority=Priority.HIGH)
     (x,) = sample.values()
-    if name == "reference":
+    if is_reference:
         return lambda: prepared.run(sample), direct(Program(named.model), x)
     engine = LiteRt(file)
     return lambda: prepared.run(sample), lambda: engine.run([x])
@@ -140,7 +143,7 @@ def _read(pids: Mapping[str, int]) -> "list[tuple[tuple[str, str], float]]":
         pages = int((root / "statm").read_text().split()[1])
         found += [
             ((f"{who} RSS", "MB"), pages * os.sysconf("SC_PAGE_SIZE") / _MB),
-            ((f"{who} descriptors", ""), sum(1 for _ in descriptors_of(pid))),
+            ((f"{who} descriptors", ""), len(descriptors_of(pid))),
             ((f"{who} threads", ""), len(os.listdir(root / "task"))),
             ((f"{who} mappings", ""), (root / "maps").read_bytes().count(b"\n")),
         ]

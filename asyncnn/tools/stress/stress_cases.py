@@ -22,7 +22,7 @@ sessions      | dying:sessions       | kills_clients  | states, copied and reset
 cancels       | dying:cancels        | is_alone       | at any moment, on each path
 partitions    | dying:partitions     | starts_drivers | devices that die below models
 restarts      | dying:restarts       | starts_drivers | supervised drivers killed
-soak          | soak:soaking         | kills_clients ends_early | mixed for long
+soak          | soak:soaking         | kills_clients ends_early is_measured | for long
 """
 """A name, a body in this folder, what is true of the case, and what it tries."""
 
@@ -33,7 +33,8 @@ class StressCase(msgspec.Struct, frozen=True):
     As many processes as are asked for run it, or one that ``is_alone``. All but the
     first ``ends_early`` at will, or are killed at random moments (``kills_clients``),
     and are replaced. A remote device has one driver for all of them, unless the body
-    ``starts_drivers`` of its own, which it may kill.
+    ``starts_drivers`` of its own, which it may kill. It keeps its last calls, unless
+    its memory ``is_measured``, which these fill first.
     """
 
     name: str
@@ -43,6 +44,7 @@ class StressCase(msgspec.Struct, frozen=True):
     ends_early: bool = False
     kills_clients: bool = False
     starts_drivers: bool = False
+    is_measured: bool = False
 
 
 def _read() -> Iterator[tuple[str, StressCase]]:

@@ -1,4 +1,4 @@
-"""A process under stress, or a driver of it; this module is run by name.
+"""A process under stress; this module is run by name.
 
 It does what an `StressOrder` says, writes a line of JSON, a `Beat`, now and then when
 something was verified, and dies with the process that started it. SIGUSR1 has it write
@@ -12,18 +12,11 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import FrameType
 
 import msgspec
 
-from asyncnn.devices import DeviceSettings
 from asyncnn.devices.own_devices import imported
-from asyncnn.runtime.framework.device_registry import opener_of
-from asyncnn.service.driver.reporting import level_from_environment
-from asyncnn.service.driver.server import Server
-from asyncnn.service.start import serve_until_stopped
 from asyncnn.tools.stress.place import (
     Body,
     CountedCallback,
@@ -32,9 +25,6 @@ from asyncnn.tools.stress.place import (
     StressPlace,
     StressSpan,
 )
-
-SERVE = "--serve"
-"""Has the process be a driver of a device by name."""
 
 FAILED = 1
 """What a process ends with whose body found a fault."""
@@ -53,21 +43,6 @@ def _die_with_parent() -> None:
     """End once standard input has: whoever watches holds its other end."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(0)
-
-
-@asynccontextmanager
-async def _published(name: str, path: str) -> AsyncIterator[None]:
-    async with (
-        opener_of(name)(DeviceSettings().for_own_process()) as device,
-        Server(device, path),
-    ):
-        yield
-
-
-def serve(name: str, path: str) -> None:
-    """Be a driver process of any device by name."""
-    level, as_json = level_from_environment()
-    serve_until_stopped(_published(name, path), level, as_json=as_json, until_eof=True)
 
 
 def main(text: str) -> int:
@@ -96,7 +71,4 @@ def main(text: str) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == SERVE:
-        serve(*sys.argv[2:])
-        sys.exit(0)
     sys.exit(main(sys.argv[1]))

@@ -2,11 +2,13 @@
 
 import os
 import random
+import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -14,18 +16,8 @@ from typing import IO, TypeAlias
 import msgspec
 
 from asyncnn.hal.errors import NoDriverError
-from asyncnn.service.process import private_address
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.conformance.suite import REMOTE
-from asyncnn.tools.stress.drivers import (
-    Process,
-    end,
-    facts_of,
-    is_served,
-    start_client,
-    start_driver,
-    take_stacks,
-)
 from asyncnn.tools.stress.place import Beat, StressOrder, StressSpan
 from asyncnn.tools.stress.stress_cases import StressCase
 from asyncnn.tools.stress.stress_report import (
@@ -36,14 +28,28 @@ from asyncnn.tools.stress.stress_report import (
     SUCCESS,
     StressRow,
 )
+from asyncnn.tools.watched_processes import (
+    LONGEST_START_S,
+    LOOK_S,
+    Process,
+    ServedDriver,
+    cause_of,
+    descriptors_of,
+    end,
+    facts_of,
+    keep_calls,
+    served_driver,
+    start,
+    take_stacks,
+)
 
 DEFAULT_PATIENCE_S = 60.0
 """Seconds without anything verified, after something was, in which none passes."""
 
-_LOOK_S = 0.02
-_START_S = 120.0
-"""Seconds until something was verified, or a driver serves."""
+CALLS = "driver.calls"
+"""What a driver was asked for last, in the folder of a failure."""
 
+_STRESSED = "asyncnn.tools.stress.stressed"
 _STOP_S = 20.0
 _LEFT_S = 10.0
 _LIFE_S = 1.5
@@ -94,7 +100,10 @@ class _Client:
         self._rest = b""
 
     def start(self, order: StressOrder) -> None:
-        self.process = start_client(order, self.log)
+        text = msgspec.json.encode(order).decode()
+        self.process = start(["-m", _STRESSED, text], self.log, subprocess.PIPE)
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
         self.beat, self.kill_at, self.is_killed = Beat(), 0.0, False
         self.is_ready = self._has_gone = False
         self.seen, self._rest = time.monotonic(), b""
@@ -126,8 +135,7 @@ class _Watchdog:
         self._trial = trial
         self._stack = stack
         self._rng = random.Random(trial.seed)
-        self._driver: Process | None = None
-        self._socket: str | None = None
+        self._driver: ServedDriver | None = None
         self._span = StressSpan(time.monotonic(), float("inf"))
         self.counts: Counter[str] = Counter()
         self.figures: dict[str, list[float]] = {}
@@ -148,7 +156,7 @@ class _Watchdog:
             self._start(client)
         self._wait_for(clients)
         while not all(client.is_done for client in clients):
-            time.sleep(_LOOK_S)
+            time.sleep(LOOK_S)
             self._look_at_driver()
             for client in clients:
                 if not client.is_done:
@@ -159,13 +167,14 @@ class _Watchdog:
         self._end_driver()
 
     def _staying(self, client: _Client) -> dict[str, int]:
-        found = {"client": client.process, "driver": self._driver}
+        driver = None if self._driver is None else self._driver.process
+        found = {"client": client.process, "driver": driver}
         return {name: each.pid for name, each in found.items() if each is not None}
 
     def _wait_for(self, clients: list[_Client]) -> None:
         """Wait until all processes have begun, and have them go on together."""
         while not all(client.is_ready for client in clients):
-            time.sleep(_LOOK_S)
+            time.sleep(LOOK_S)
             for client in clients:
                 self._look_at(client)
         now = time.monotonic()
@@ -186,7 +195,7 @@ class _Watchdog:
                 body=trial.case.body,
                 device=trial.device,
                 is_remote=trial.transport == REMOTE,
-                socket=self._socket,
+                socket=None if self._driver is None else self._driver.path,
                 seed=trial.seed,
                 number=client.number,
                 width=trial.width,
@@ -217,7 +226,7 @@ class _Watchdog:
             process.send_signal(signal.SIGKILL)
             self.kills += 1
         elif now > client.seen + (
-            self._trial.patience_s if client.beat.counts else _START_S
+            self._trial.patience_s if client.beat.counts else LONGEST_START_S
         ):
             self._hangs(client, process)
 
@@ -231,7 +240,7 @@ class _Watchdog:
         elif beat.problem:
             raise FindingError(FAILURE, f"{who}: {beat.problem}")
         elif status and not (client.is_killed and status == -signal.SIGKILL):
-            raise FindingError(CRASH, f"{who} ended by {_cause(status)}")
+            raise FindingError(CRASH, f"{who} ended by {cause_of(status)}")
         assert client.process is not None
         end(client.process)
         may_end = client.is_killed or self._trial.case.ends_early
@@ -242,13 +251,12 @@ class _Watchdog:
             self._start(client)
 
     def _hangs(self, client: _Client, process: Process) -> None:
-        facts = [facts_of(process)]
-        if self._driver is not None:
-            facts.append(facts_of(self._driver))
-        (self._trial.folder / "facts.txt").write_text("\n".join(facts))
+        drivers = [] if self._driver is None else [self._driver.process]
+        facts = "\n".join(map(facts_of, (process, *drivers)))
+        (self._trial.folder / "facts.txt").write_text(facts)
         take_stacks(process, signal.SIGUSR1)
-        if self._driver is not None:
-            take_stacks(self._driver)
+        for driver in drivers:
+            take_stacks(driver)
         passed = time.monotonic() - client.seen
         raise FindingError(
             HANG, f"client {client.number} has verified nothing for {passed:.0f} s"
@@ -256,74 +264,49 @@ class _Watchdog:
 
     def _start_driver(self) -> None:
         trial = self._trial
-        self._socket = private_address()
         log = self._stack.enter_context((trial.folder / "driver.log").open("wb"))
-        self._driver = start_driver(trial.device, self._socket, log)
-        self._stack.callback(end, self._driver)
         try:
-            while not is_served(self._driver, self._socket):
-                if time.monotonic() > self._span.begin + _START_S:
-                    raise FindingError(HANG, "the driver does not start")
-                time.sleep(_LOOK_S)
+            served = served_driver(
+                trial.device, log, records=not trial.case.is_measured
+            )
+            self._driver = self._stack.enter_context(served)
         except NoDriverError as error:
             raise FindingError(FAILURE, str(error)) from error
-        self._sockets = sockets_of(self._driver.pid)
+        self._sockets = sockets_of(self._driver.process.pid)
 
-    def _look_at_driver(self) -> None:
-        if self._driver is not None and self._driver.poll() is not None:
-            cause = _cause(self._driver.returncode)
-            raise FindingError(CRASH, f"the driver ended by {cause}")
+    def keep_calls(self) -> None:
+        """Write the last calls of the driver beside the logs, if there is one."""
+        if self._driver is not None and self._driver.calls is not None:
+            keep_calls(self._driver.calls, self._trial.folder / CALLS)
+
+    def _look_at_driver(self, how: str = "") -> None:
+        status = None if self._driver is None else self._driver.process.poll()
+        if status is not None and (status or not how):
+            raise FindingError(CRASH, f"the driver{how} ended by {cause_of(status)}")
 
     def _end_driver(self) -> None:
         """Have the driver end by itself; before, nothing of clients may be left."""
         if self._driver is None:
             return
-        latest = time.monotonic() + _LEFT_S
-        while (left := sockets_of(self._driver.pid)) > self._sockets:
+        process, latest = self._driver.process, time.monotonic() + _LEFT_S
+        while (left := sockets_of(process.pid) - self._sockets) > 0:
             if time.monotonic() > latest:
-                raise FindingError(
-                    FAILURE,
-                    f"the driver keeps {left - self._sockets} sockets of "
-                    "clients that are gone",
-                )
-            time.sleep(_LOOK_S)
-        self._driver.send_signal(signal.SIGTERM)
-        latest = time.monotonic() + _STOP_S
-        while self._driver.poll() is None:
-            if time.monotonic() > latest:
-                take_stacks(self._driver)
-                raise FindingError(HANG, f"the driver does not end in {_STOP_S:g} s")
-            time.sleep(_LOOK_S)
-        if self._driver.returncode:
-            cause = _cause(self._driver.returncode)
-            raise FindingError(CRASH, f"the driver, told to end, ended by {cause}")
+                told = f"the driver keeps {left} sockets of clients that are gone"
+                raise FindingError(FAILURE, told)
+            time.sleep(LOOK_S)
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            take_stacks(process)
+            told = f"the driver does not end in {_STOP_S:g} s"
+            raise FindingError(HANG, told) from None
+        self._look_at_driver(", told to end,")
 
 
 def sockets_of(pid: int) -> int:
     """Return how many sockets a process has open; 0 if it is gone."""
     return sum(name.startswith("socket:") for name in descriptors_of(pid))
-
-
-def descriptors_of(pid: int) -> Iterator[str]:
-    """Yield what each descriptor of a process is of."""
-    try:
-        found = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return
-    for each in found:
-        try:
-            yield os.readlink(f"/proc/{pid}/fd/{each}")
-        except OSError:
-            continue  # it was closed meanwhile
-
-
-def _cause(status: int) -> str:
-    if status >= 0:
-        return f"status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
 
 
 def try_case(trial: StressTrial) -> StressRow:
@@ -338,6 +321,7 @@ def try_case(trial: StressTrial) -> StressRow:
             watchdog.run()
         except FindingError as finding:
             outcome, reason = finding.outcome, str(finding)
+            watchdog.keep_calls()
     if outcome == SUCCESS and watchdog.skipped:
         outcome, reason = SKIPPED, watchdog.skipped
     row = StressRow(
@@ -359,6 +343,11 @@ def try_case(trial: StressTrial) -> StressRow:
     return row
 
 
+def _replaying(calls: Path) -> list[str]:
+    words = shlex.join(["asyncnn", "replay", str(calls), "--bisect"])
+    return [f"its last calls: {words}"] if calls.exists() else []
+
+
 def _note(trial: StressTrial, row: StressRow) -> None:
     """Write beside the logs what repeats a failure, and on what it was found."""
     pattern = Path("/proc/sys/kernel/core_pattern")
@@ -366,6 +355,7 @@ def _note(trial: StressTrial, row: StressRow) -> None:
     lines = [
         f"{row.outcome}: {row.reason}",
         f"repeat: {trial.command}",
+        *_replaying(trial.folder / CALLS),
         f"environment: {describe_environment()}",
         f"python: {sys.version}",
         f"core files go to: {cores}",

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from asyncnn import Device, load, logs, open_device
-from asyncnn.devices import DeviceSettings, executable, spreading
+from asyncnn.devices import DeviceSettings, executable
 from asyncnn.devices.onnxruntime.sessions import RegionSession
 from asyncnn.engine import program
 from asyncnn.engine.program import MAX_PLANS, MAX_SMALL_PLANS
@@ -164,7 +164,7 @@ def doubled() -> bytes:
 async def test_open_lengths_have_several_threads_as_fixed_ones_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spreading, "WORTH_SPREADING_NS", 0)
+    monkeypatch.setattr(executable, "WORTH_SPREADING_NS", 0)
     monkeypatch.setattr(executable, "WORTH_SPREADING_NS", 0)
     made = RegionSession.__init__
     threads: list[int] = []

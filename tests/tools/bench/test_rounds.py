@@ -171,11 +171,8 @@ class TestEnergy:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(rounds, "RAPL", tmp_path)
-        for package in range(2):
-            folder = tmp_path / f"intel-rapl:{package}"
-            folder.mkdir()
-            (folder / "energy_uj").write_text("700\n")
-        assert rounds.energy_used() == 1400.0
-        (tmp_path / "intel-rapl:0:0").mkdir()
-        (tmp_path / "intel-rapl:0:0" / "energy_uj").write_text("99\n")  # a part of it
-        assert rounds.energy_used() == 1400.0
+        folder = tmp_path / "intel-rapl:0"
+        folder.mkdir()
+        for name in ("energy_uj", "max_energy_range_uj"):
+            (folder / name).write_text("700\n")
+        assert await self.used_by_one() == 0.0

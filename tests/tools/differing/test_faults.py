@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from asyncnn import open_device
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.dot import dot
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
-from asyncnn.tools.conformance.random_graphs.dumping import listing
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
 from asyncnn.tools.conformance.random_graphs.families import graphs
 from asyncnn.tools.differing.distances import Allowed, distance
@@ -67,13 +67,13 @@ class Tally:
         """The kind of which there were fewest."""
         return min(KINDS, key=lambda kind: self.kinds[kind])
 
-    def add(self, fault: Fault, found: Finding, inputs: Sequence[Array]) -> None:
+    def add(self, fault: Fault, found: Finding) -> None:
         self.kinds[fault.kind] += 1
         is_first = points_to(found.first, fault.target)
         if not is_first or not points_to(found.most, fault.target):
             operation = fault.target.operation
             places = [each and each.place for each in (found.first, found.most)]
-            where = listing(fault.target.model, inputs)
+            where = dot(fault.target.model)
             self.missed.append(f"{fault.kind} in {operation}: {places} of {where}")
 
     def check(self, wanted: int) -> None:
@@ -164,7 +164,7 @@ def in_random_graphs(wanted: int, number: int) -> Tally:
         is_second = bool(rng.integers(2))
         found = asyncio.run(differ(graph.named, graph.inputs, injected, is_second))
         if found is not None:
-            tally.add(injected.fault, found, graph.inputs)
+            tally.add(injected.fault, found)
 
     trial()
     return tally
@@ -200,7 +200,7 @@ async def of_kernels(named: NamedModel, rng: np.random.Generator, tally: Tally) 
         return
     found = await differ(named, inputs, injected, bool(rng.integers(2)))
     if found is not None:
-        tally.add(injected.fault, found, inputs)
+        tally.add(injected.fault, found)
 
 
 async def of_weights_elsewhere(
@@ -244,7 +244,7 @@ async def of_weights_elsewhere(
                 converted=[sample],
             )
         )
-    tally.add(fault, found, list(sample.values()))
+    tally.add(fault, found)
 
 
 def _replacing(place: int, value: Array):

@@ -3,27 +3,32 @@
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model_file import load
-from asyncnn.tools.fuzz import hunting, mutators, twins
-from asyncnn.tools.fuzz.hunting import Hunt
+from asyncnn.service.recording import read_record
+from asyncnn.tools.fuzz import mutators, twins
+from asyncnn.tools.fuzz.hunting import Hunted, hunt
 from asyncnn.tools.fuzz.targets import TARGETS
+from asyncnn.tools.fuzz.worker import WorkOrder
 from tests.cli.conftest import Ran, asyncnn_command
 from tests.tools.fuzz import planted
 from tests.tools.fuzz.originals import GENERATED, files
+from tests.tools.stress.lying import MOST, NAME, install_lying
 
 Command = Callable[..., Ran]
 PLANTED = "tests.tools.fuzz.planted"
 __all__ = ["asyncnn_command"]
 
 
-def hunt(target: str, folder: Path) -> Hunt:
-    return Hunt(target=target, seconds=0.1, guides=False, folder=folder)
+def hunted_by(target: str, folder: Path, **more: Any) -> Hunted:
+    order = {"seconds": 0.1, **more}
+    return hunt(WorkOrder(target=target, **order), folder)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,7 @@ def hunt(target: str, folder: Path) -> Hunt:
 def test_a_planted_fault_is_found_and_made_small(
     tmp_path: Path, target: str, kind: str, problem: str, size: int | None
 ) -> None:
-    hunted = replace(hunt(target, tmp_path), targets=PLANTED).run()
+    hunted = hunted_by(target, tmp_path, targets=PLANTED)
     assert hunted.executions >= 2
     finding = hunted.findings[0]
     assert finding.kind == kind
@@ -62,9 +67,19 @@ def test_a_planted_fault_is_found_and_made_small(
 
 
 @pytest.mark.exhaustive
+def test_a_driver_that_lies_leaves_a_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_lying(monkeypatch, tmp_path)
+    (finding,) = hunted_by("driver", tmp_path, device=NAME).findings
+    assert "wrong result" in finding.problem
+    wrong = read_record(finding.recording).calls[-1]
+    assert np.frombuffer(wrong.details.inputs[0] or b"", np.float32)[0] > MOST
+
+
+@pytest.mark.exhaustive
 def test_a_place_that_is_known_is_told_once(tmp_path: Path) -> None:
-    order = replace(hunt("careless", tmp_path), targets=PLANTED, seconds=1.0)
-    hunted = order.run()
+    hunted = hunted_by("careless", tmp_path, targets=PLANTED, seconds=1.0)
     assert len(hunted.findings) == 1
     assert hunted.executions > 100
 
@@ -72,7 +87,7 @@ def test_a_place_that_is_known_is_told_once(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_short_run_finds_nothing(tmp_path: Path, target: str) -> None:
-    hunted = replace(hunt(target, tmp_path), seconds=0.2).run()
+    hunted = hunted_by(target, tmp_path, seconds=0.2)
     assert not hunted.problem
     assert hunted.executions
     assert hunted.findings == ()
@@ -88,8 +103,8 @@ def test_more_originals_are_files_of_a_folder(
     folder.mkdir()
     for name, data in files(shared / "models"):
         (folder / name).write_bytes(data)
-    order = replace(hunt(target, tmp_path), seconds=5.0, corpus=str(folder))
-    assert order.run().findings == ()
+    hunted = hunted_by(target, tmp_path, seconds=5.0, corpus=str(folder))
+    assert hunted.findings == ()
 
 
 class TestCommand:
@@ -100,7 +115,7 @@ class TestCommand:
         assert ran.status == 0
         assert "packets" in ran.out
         assert "not guided: 0 findings" in ran.out
-        (hunted,) = msgspec.json.decode(report.read_bytes(), type=list[hunting.Hunted])
+        (hunted,) = msgspec.json.decode(report.read_bytes(), type=list[Hunted])
         assert hunted.executions > 100
 
     def test_it_tries_one_file(self, tmp_path: Path, asyncnn_command: Command) -> None:

@@ -7,8 +7,11 @@ import signal
 import socket
 import threading
 
+import numpy as np
+
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.service.process import peer_of, socket_address
+from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.stress.place import (
     CountedCallback,
     FaultError,
@@ -77,8 +80,18 @@ async def works(place: StressPlace) -> None:
         await asyncio.sleep(0.001)
 
 
+async def adds(place: StressPlace) -> None:
+    async with place.opened() as device:
+        model = await device.prepare(tiny_addition())
+        for number in range(10):
+            x = np.full(4, number, np.float32)
+            if (await model.run([x, x]))["sum"][0] != 2 * number:
+                raise FaultError("a sum is wrong")
+            _begun(place)
+
+
 async def kills_its_driver(place: StressPlace) -> None:
-    _begun(place)
+    await adds(place)
     assert place.order.socket is not None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(socket_address(place.order.socket))

@@ -1,6 +1,7 @@
 """``asyncnn stress`` finds what fails, hangs and crashes, and nothing else."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,14 +9,17 @@ import msgspec
 import numpy as np
 import pytest
 
+from asyncnn.service.recorded_memory import CallKind
+from asyncnn.service.recording import read_record
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.pages.drawing import load_page
 from asyncnn.tools.stress.soak import growth_of
 from asyncnn.tools.stress.stress_cases import CASES, SOAK, StressCase
 from asyncnn.tools.stress.stress_report import StressReport, StressRow
-from asyncnn.tools.stress.watchdog import StressTrial, try_case
+from asyncnn.tools.stress.watchdog import CALLS, StressTrial, try_case
 from tests.cli.conftest import Ran
 from tests.cli.conftest import asyncnn_command as asyncnn_command
+from tests.tools.stress.lying import MOST, NAME, install_lying
 
 _HERE = "tests.tools.stress.misbehaving"
 
@@ -61,6 +65,26 @@ def test_a_driver_that_dies_is_a_crash(tmp_path: Path) -> None:
     row = tried(misbehaving("kills_its_driver"), tmp_path, transport=REMOTE)
     assert row.outcome == "CRASH"
     assert "driver ended by SIGKILL" in row.reason
+    calls = read_record(tmp_path / CALLS).calls
+    assert [call.kind for call in calls] == [CallKind.PREPARE] + 10 * [CallKind.EXECUTE]
+
+
+def test_wrong_results_of_the_driver_of_a_package_are_cut_down_to_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asyncnn_command: Callable[..., Ran]
+) -> None:
+    install_lying(monkeypatch, tmp_path)
+    row = tried(misbehaving("adds"), tmp_path, transport=REMOTE, device=NAME)
+    assert (row.outcome, row.counts) == ("FAILURE", {"began": MOST + 1})
+    calls = tmp_path / CALLS
+    words = ["replay", str(calls), "--bisect"]
+    assert f"asyncnn {shlex.join(words)}" in (tmp_path / "failure.txt").read_text()
+    ran = asyncnn_command(*words)
+    assert ran.status == 0, ran  # it lies once more
+    ran = asyncnn_command(*words, "--device", "reference")
+    assert ran.status == 1, ran
+    (cut,) = read_record(f"{calls}.cut").calls
+    assert cut.kind is CallKind.EXECUTE
+    assert cut.details.inputs == 2 * (np.full(4, MOST + 1, np.float32).tobytes(),)
 
 
 def test_what_does_not_apply_is_no_failure(tmp_path: Path) -> None:

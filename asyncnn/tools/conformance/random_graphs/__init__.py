@@ -36,7 +36,7 @@ from asyncnn.tools.conformance.random_graphs.checking import (
     evaluate,
     interpret,
 )
-from asyncnn.tools.conformance.random_graphs.dumping import dump, listing
+from asyncnn.tools.conformance.random_graphs.dumping import dump
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
 from asyncnn.tools.conformance.suite import Selection, opened
 from asyncnn.tools.samples import load_arrays, samples
@@ -98,8 +98,7 @@ async def search(
     try:
         model = str(dump(graph.named, graph.inputs, expected, name, folder).model)
     except (OSError, AsyncnnError) as error:
-        shown = listing(graph.named.model, graph.inputs)
-        problem += f"; it is not written, as {error}{shown}"
+        problem += f"; it is not written, as {error}\n{graph}"
     return msgspec.structs.replace(tried, problem=problem, model=model)
 
 

@@ -1,76 +1,19 @@
-"""Shows a graph that failed as text, and writes it to files that can be run again."""
+"""Writes a graph that failed to files that can be run again."""
 
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from asyncnn import hal
 from asyncnn.hal.operations.bound import Array
 from asyncnn.output_files import check_writable
 from asyncnn.runtime.container import SUFFIX, save
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.conformance.random_graphs.checking import constants_of
 from asyncnn.tools.samples import named_arrays
-
-_LONGEST_VALUE = 12
-
-
-def listing(model: hal.Model, inputs: Sequence[Array]) -> str:
-    """Return a line for every operand and operation of every subgraph."""
-    given = dict(zip(model.main.input_indexes, inputs, strict=True))
-    lines = ["main:", *_lines(model, model.main, given)]
-    for number, subgraph in enumerate(model.referenced):
-        lines += [f"subgraph {number}:", *_lines(model, subgraph, {})]
-    return "\n" + "\n".join(lines)
-
-
-def _lines(
-    model: hal.Model, subgraph: hal.Subgraph, given: dict[int, Array]
-) -> Iterator[str]:
-    operands = subgraph.operands
-    for index in subgraph.input_indexes:
-        shown = _value(given[index]) if index in given else ""
-        yield f"  %{index} = input {_type(operands[index])}{shown}"
-    for index, constant in constants_of(model, subgraph).items():
-        yield f"  %{index} = {_type(operands[index])}{_value(constant)}"
-    for operation in subgraph.operations:
-        results = ", ".join(
-            f"%{index} {_type(operands[index])}" for index in operation.outputs
-        )
-        arguments = ", ".join(_argument(index, operands) for index in operation.inputs)
-        yield f"  {results} = {hal.OperationType(operation.type).name}({arguments})"
-    yield f"  return {', '.join(f'%{index}' for index in subgraph.output_indexes)}"
-
-
-def _argument(index: int, operands: Sequence[hal.Operand]) -> str:
-    operand = operands[index]
-    match operand.lifetime:
-        case hal.OperandLifeTime.NO_VALUE:
-            return "omitted"
-        case hal.OperandLifeTime.SUBGRAPH:
-            return f"subgraph {operand.location.offset}"
-    return f"%{index}"
-
-
-def _type(operand: hal.Operand) -> str:
-    name = hal.OperandType(operand.type).name.removeprefix("TENSOR_").lower()
-    scale = f" * {operand.scale:g} @ {operand.zero_point}" if operand.scale else ""
-    return f"{name}{list(operand.dimensions)}{scale}"
-
-
-def _value(value: Array) -> str:
-    flat = value.reshape(-1)
-    shown = np.array2string(flat[:_LONGEST_VALUE], separator=", ", max_line_width=200)
-    rest = (
-        "" if len(flat) <= _LONGEST_VALUE else f" and {len(flat) - _LONGEST_VALUE} more"
-    )
-    return f" = shape {list(value.shape)} {shown}{rest}"
-
 
 FOLDER_VARIABLE = "ASYNCNN_DUMPS"
 """Environment variable that names the folder of dumps."""

@@ -15,9 +15,9 @@ from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.operations.table import allowed_types
 from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.runtime.dot import dot
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.conformance.random_graphs.artist import Artist
-from asyncnn.tools.conformance.random_graphs.dumping import listing
 from asyncnn.tools.conformance.random_graphs.families import (
     branches,
     images,
@@ -48,7 +48,7 @@ class RandomGraph(NamedTuple):
     other_inputs: list[Array]
 
     def __repr__(self) -> str:
-        return listing(self.named.model, self.inputs)
+        return dot(self.named)
 
 
 def _fill(artist: Artist, at_most: int) -> None:

@@ -7,9 +7,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.hal.operations.bound import BoundOperand, Shape
-from asyncnn.hal.types import Dimensions, OperandType, OperationType
+from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.conformance.random_graphs.artist import Artist, completely, is_tame
 from asyncnn.tools.conformance.random_graphs.checking import loop
+from asyncnn.tools.conformance.random_graphs.families.moving import is_like
 from asyncnn.tools.conformance.random_graphs.families.pointwise import Builder
 from asyncnn.tools.conformance.random_graphs.sketch import (
     B8,
@@ -66,15 +67,6 @@ class _Inside:
         self.sketch.end(outputs, [*self.inputs, *extra])
 
 
-def _is_alike(tensor: DrawnTensor, bound: BoundOperand) -> bool:
-    other = tensor.bound
-    return (other.type, other.scale, other.zero_point) == (
-        bound.type,
-        bound.scale,
-        bound.zero_point,
-    )
-
-
 def _counterpart(
     inside: _Inside,
     bound: BoundOperand,
@@ -89,13 +81,13 @@ def _counterpart(
     candidates = [
         result
         for result in sketch.results
-        if _is_alike(result, bound) and result not in taken and suits(result)
+        if is_like(result, bound) and result not in taken and suits(result)
     ]
     chosen = artist.choose(None, *reversed(candidates))
     if chosen is not None:
         return chosen
     x = next(
-        (t for t in sketch.tensors if _is_alike(t, bound) and t.shape == bound.shape),
+        (t for t in sketch.tensors if is_like(t, bound) and t.shape == bound.shape),
         None,
     )
     one = sample(OperandType(bound.type), (1,), artist.number(0, 255))
@@ -145,7 +137,15 @@ def _if(artist: Artist, fill: Fill) -> None:
     sketch.add_operation(
         OperationType.IF,
         inputs,
-        [(pair[taken].bound, _declared_of_both(artist, *pair)) for pair in pairs],
+        [
+            (
+                pair[taken].bound,
+                artist.declared(pair[0].shape)
+                if pair[0].shape == pair[1].shape
+                else (),
+            )
+            for pair in pairs
+        ],
     )
 
 
@@ -176,12 +176,6 @@ def _has_shape(shape: Shape | None, tensor: DrawnTensor) -> bool:
 
 def _declares(shape: Shape, tensor: DrawnTensor) -> bool:
     return tensor.dimensions == shape
-
-
-def _declared_of_both(
-    artist: Artist, one: DrawnTensor, other: DrawnTensor
-) -> Dimensions:
-    return artist.declared(one.shape) if one.shape == other.shape else ()
 
 
 def _while(artist: Artist, fill: Fill) -> None:

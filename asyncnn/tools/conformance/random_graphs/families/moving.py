@@ -1,7 +1,6 @@
 """Draws operations that move elements, or join and cut tensors."""
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -9,7 +8,13 @@ from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.conformance.random_graphs.artist import Artist
-from asyncnn.tools.conformance.random_graphs.families.pointwise import Builder
+from asyncnn.tools.conformance.random_graphs.families.pointwise import (
+    Builder,
+    alike,
+    nothing,
+    operation,
+    rows,
+)
 from asyncnn.tools.conformance.random_graphs.sketch import (
     F16,
     F32,
@@ -19,27 +24,15 @@ from asyncnn.tools.conformance.random_graphs.sketch import (
 )
 
 
-def _keeping(
-    arguments: Callable[[Artist, DrawnTensor], Sequence[DrawnTensor | None]],
-    largest_rank: int = 4,
-) -> Builder:
-    """Draw an operation on one tensor whose quantisation it keeps."""
-
-    def build(artist: Artist, type_: OperationType, main: OperandType) -> None:
-        x = artist.pick(
-            main,
-            lambda tensor: len(tensor.shape) <= largest_rank,
-            lambda: artist.shape(*range(1, largest_rank + 1)),
-        )
-        artist.apply(type_, [x, *arguments(artist, x)], x.bound)
-
-    return build
-
-
 def any_axis(artist: Artist, rank: int) -> int:
     """Draw an axis, which may be counted from the end."""
     axis: int = artist.choose(*range(rank), *range(-rank, 0))
     return axis
+
+
+def axis_of(artist: Artist, x: DrawnTensor, more: int = 0) -> DrawnTensor:
+    """Draw an axis of a tensor that has so many ``more``."""
+    return artist.scalar(any_axis(artist, len(x.shape) + more))
 
 
 def divisors(number: int) -> list[int]:
@@ -65,10 +58,6 @@ def _squeezed_axes(artist: Artist, x: DrawnTensor) -> list[DrawnTensor | None]:
     return [artist.integers({artist.choose(*ones) for _ in ones})]
 
 
-def _expanded_axis(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
-    return [artist.scalar(any_axis(artist, len(x.shape) + 1))]
-
-
 def _permutation(artist: Artist, x: DrawnTensor) -> list[DrawnTensor | None]:
     if artist.choose(False, True):
         return [None]
@@ -77,18 +66,10 @@ def _permutation(artist: Artist, x: DrawnTensor) -> list[DrawnTensor | None]:
     return [artist.integers(order)]
 
 
-def _multiples(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
-    return [artist.integers(artist.number(1, 3) for _ in x.shape)]
-
-
 def _shuffle(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     axis = any_axis(artist, len(x.shape))
     groups = artist.choose(*divisors(x.shape[axis]))
     return [artist.scalar(groups), artist.scalar(axis)]
-
-
-def _reversed_axis(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
-    return [artist.integers([artist.number(0, len(x.shape) - 1)])]
 
 
 def _box(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
@@ -148,10 +129,6 @@ def _paddings(artist: Artist, shape: Shape, margin: int | None = None) -> DrawnT
     return artist.known(bound_of(I32, np.array(pairs, np.int32)))
 
 
-def _pad(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
-    return [_paddings(artist, x.shape)]
-
-
 def _pad_v2(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     if x.type in QUANT8_TYPES:
         limits = np.iinfo(x.value.dtype)
@@ -161,52 +138,52 @@ def _pad_v2(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     return [_paddings(artist, x.shape), value]
 
 
-def _mirror_pad(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
+def _mirrored(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     mode = artist.number(0, 1)
     return [_paddings(artist, x.shape, 1 - mode), artist.scalar(mode)]
 
 
-def _concatenation(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    first = artist.pick(main)
-    axis = artist.number(0, len(first.shape) - 1)
+def _others(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
+    """Draw what is joined with ``x``: of its shape, but for one axis, and that axis."""
+    axis = artist.number(0, len(x.shape) - 1)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
 
-    def rest(shape: Shape) -> Shape:
-        return *shape[:axis], *shape[axis + 1 :]
+    def joins(tensor: DrawnTensor) -> bool:
+        shape = tensor.shape
+        is_long = len(shape) == len(x.shape)
+        return is_long and (shape[:axis], shape[axis + 1 :]) == (before, after)
 
-    others = [
-        artist.pick(
-            main,
-            lambda tensor: (
-                len(tensor.shape) == len(first.shape)
-                and rest(tensor.shape) == rest(first.shape)
-            ),
-            lambda: (
-                *first.shape[:axis],
-                artist.number(1, 4),
-                *first.shape[axis + 1 :],
-            ),
-        )
-        for _ in range(artist.number(0, 2))
-    ]
-    options: tuple[BoundOperand | OperandType, ...] = first.bound, main
-    result = artist.choose(*options)
-    artist.apply(type_, [first, *others, artist.scalar(axis)], result)
+    def shape() -> Shape:
+        return *before, artist.number(1, 4), *after
+
+    others = [artist.pick(x.type, joins, shape) for _ in range(artist.number(0, 2))]
+    return [*others, artist.scalar(axis)]
+
+
+def _either(artist: Artist, x: DrawnTensor) -> BoundOperand | OperandType:
+    options: tuple[BoundOperand | OperandType, ...] = x.bound, x.type
+    return artist.choose(*options)
+
+
+def is_like(tensor: DrawnTensor, bound: BoundOperand) -> bool:
+    """Tell whether a tensor is of the type and the quantisation of another."""
+    one = tensor.bound
+    return (one.type, one.scale, one.zero_point) == (
+        bound.type,
+        bound.scale,
+        bound.zero_point,
+    )
 
 
 def _pack(artist: Artist, type_: OperationType, main: OperandType) -> None:
     first = artist.pick(
         main, lambda tensor: len(tensor.shape) < 4, lambda: artist.shape(1, 2, 3)
     )
-
-    def is_alike(tensor: DrawnTensor) -> bool:
-        one, other = tensor.bound, first.bound
-        return (tensor.shape, one.scale, one.zero_point) == (
-            first.shape,
-            other.scale,
-            other.zero_point,
-        )
-
-    alike = [t for t in artist.sketch.tensors if t.type == main and is_alike(t)]
+    alike = [
+        tensor
+        for tensor in artist.sketch.tensors
+        if is_like(tensor, first.bound) and tensor.shape == first.shape
+    ]
     others = [artist.choose(*alike) for _ in range(artist.number(0, 2))]
     axis = artist.scalar(artist.number(0, len(first.shape)))
     artist.apply(type_, [axis, first, *others], first.bound)
@@ -220,18 +197,6 @@ def _split(artist: Artist, type_: OperationType, main: OperandType) -> None:
     artist.apply(type_, inputs, *[x.bound] * count)
 
 
-def _arg(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = artist.pick(main)
-    axis = artist.scalar(any_axis(artist, len(x.shape)))
-    artist.apply(type_, [x, axis], I32)
-
-
-def _top_k(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = artist.pick(main)
-    k = artist.scalar(artist.number(1, x.shape[-1]))
-    artist.apply(type_, [x, k], x.bound, I32)
-
-
 def _fill(artist: Artist, type_: OperationType, main: OperandType) -> None:
     value = artist.choose(0, 3, -2)
     shape = artist.integers(artist.shape())
@@ -241,30 +206,40 @@ def _fill(artist: Artist, type_: OperationType, main: OperandType) -> None:
     artist.apply(type_, [shape, scalar], main)
 
 
-def _rank(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    artist.apply(type_, [artist.pick(main)], OperandType.INT32)
-
-
-_OP = OperationType
-BUILDERS: dict[OperationType, Builder] = {
-    _OP.RESHAPE: _keeping(_target_shape),
-    _OP.SQUEEZE: _keeping(_squeezed_axes),
-    _OP.EXPAND_DIMS: _keeping(_expanded_axis, largest_rank=3),
-    _OP.TRANSPOSE: _keeping(_permutation),
-    _OP.TILE: _keeping(_multiples),
-    _OP.CHANNEL_SHUFFLE: _keeping(_shuffle),
-    _OP.REVERSE: _keeping(_reversed_axis),
-    _OP.SLICE: _keeping(_box),
-    _OP.STRIDED_SLICE: _keeping(_strided_box),
-    _OP.GATHER: _keeping(_gathered),
-    _OP.PAD: _keeping(_pad),
-    _OP.PAD_V2: _keeping(_pad_v2),
-    _OP.MIRROR_PAD: _keeping(_mirror_pad),
-    _OP.CONCATENATION: _concatenation,
-    _OP.PACK: _pack,
-    _OP.SPLIT: _split,
-    **dict.fromkeys((_OP.ARGMAX, _OP.ARGMIN), _arg),
-    _OP.TOPK_V2: _top_k,
-    _OP.FILL: _fill,
-    _OP.RANK: _rank,
-}
+BUILDERS: dict[OperationType, Builder] = rows(
+    {
+        operation(_target_shape, alike): "RESHAPE",
+        operation(_squeezed_axes, alike): "SQUEEZE",
+        operation(
+            lambda artist, x: [axis_of(artist, x, more=1)], alike, ranks=(1, 2, 3)
+        ): "EXPAND_DIMS",
+        operation(_permutation, alike): "TRANSPOSE",
+        operation(
+            lambda artist, x: [artist.integers(artist.number(1, 3) for _ in x.shape)],
+            alike,
+        ): "TILE",
+        operation(_shuffle, alike): "CHANNEL_SHUFFLE",
+        operation(
+            lambda artist, x: [artist.integers([artist.number(0, len(x.shape) - 1)])],
+            alike,
+        ): "REVERSE",
+        operation(_box, alike): "SLICE",
+        operation(_strided_box, alike): "STRIDED_SLICE",
+        operation(_gathered, alike): "GATHER",
+        operation(lambda artist, x: [_paddings(artist, x.shape)], alike): "PAD",
+        operation(_pad_v2, alike): "PAD_V2",
+        operation(_mirrored, alike): "MIRROR_PAD",
+        operation(_others, _either): "CONCATENATION",
+        _pack: "PACK",
+        _split: "SPLIT",
+        operation(
+            lambda artist, x: [axis_of(artist, x)], lambda *_: I32
+        ): "ARGMAX ARGMIN",
+        operation(
+            lambda artist, x: [artist.scalar(artist.number(1, x.shape[-1]))],
+            lambda artist, x: [x.bound, I32],
+        ): "TOPK_V2",
+        _fill: "FILL",
+        operation(nothing, lambda *_: OperandType.INT32): "RANK",
+    }
+)

@@ -1,6 +1,7 @@
 """Draws operations on each element alone, or on pairs of elements."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from asyncnn.tools.conformance.random_graphs.sketch import (
 Builder = Callable[[Artist, OperationType, OperandType], object]
 """Adds an operation of this type on tensors of this main type."""
 
+Arguments = Callable[[Artist, DrawnTensor], Sequence[DrawnTensor | None]]
+"""Draws what an operation on a tensor reads besides."""
+
 
 def rows(names: Mapping[Builder, str]) -> dict[OperationType, Builder]:
     """Return the builder of each operation that is named beside it."""
@@ -30,6 +34,40 @@ def rows(names: Mapping[Builder, str]) -> dict[OperationType, Builder]:
         for builder, listed in names.items()
         for name in listed.split()
     }
+
+
+def operation(
+    arguments: Arguments,
+    result: Callable[[Artist, DrawnTensor], Any] = lambda artist, x: x.type,
+    ranks: Sequence[int] = (1, 2, 3, 4),
+) -> Builder:
+    """Draw an operation on a tensor of one of ``ranks``, and its other arguments.
+
+    The result is of a type or quantised like an operand; several are in a list.
+    """
+
+    def build(artist: Artist, type_: OperationType, main: OperandType) -> None:
+        x = artist.pick(
+            main,
+            lambda tensor: len(tensor.shape) in ranks,
+            lambda: artist.shape(*ranks),
+        )
+        inputs, outputs = [x, *arguments(artist, x)], result(artist, x)
+        artist.apply(
+            type_, inputs, *(outputs if isinstance(outputs, list) else [outputs])
+        )
+
+    return build
+
+
+def alike(artist: Artist, x: DrawnTensor) -> BoundOperand:
+    """Have a result quantised as what it is of."""
+    return x.bound
+
+
+def nothing(artist: Artist, x: DrawnTensor) -> Sequence[DrawnTensor]:
+    """Have no other arguments."""
+    return ()
 
 
 def fused_activation(artist: Artist, main: OperandType) -> DrawnTensor:
@@ -42,36 +80,17 @@ def _domain(low: float, high: float, least: float = 0.25, most: float = 4) -> Bu
 
     def build(artist: Artist, type_: OperationType, main: OperandType) -> None:
         def suits(tensor: DrawnTensor) -> bool:
-            return bool(((tensor.value >= low) & (tensor.value <= high)).all())
+            is_float = main in (F32, F16)
+            return not is_float or _lies(tensor, low, high)
 
-        is_float = main in (F32, F16)
-        x = artist.pick(main, suits if is_float else _anything, low=least, high=most)
+        x = artist.pick(main, suits, low=least, high=most)
         artist.apply(type_, [x], main)
 
     return build
 
 
-def _anything(tensor: DrawnTensor) -> bool:
-    return True
-
-
-def _unary(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    artist.apply(type_, [artist.pick(main)], main)
-
-
-def _rectified(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = artist.pick(main)
-    artist.apply(type_, [x], x.bound)
-
-
-def _elu(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    alpha = artist.real_scalar(artist.choose(1.0, 0.5, 2.0), main)
-    artist.apply(type_, [artist.pick(main), alpha], main)
-
-
-def _broadcasts(first: Shape, second: Shape) -> bool:
-    pairs = zip(first[::-1], second[::-1], strict=False)
-    return all(a == b or 1 in (a, b) for a, b in pairs)
+def _lies(tensor: DrawnTensor, low: float, high: float) -> bool:
+    return bool(((tensor.value >= low) & (tensor.value <= high)).all())
 
 
 def _partner_shape(artist: Artist, shape: Shape) -> Shape:
@@ -89,36 +108,22 @@ def _partner_shape(artist: Artist, shape: Shape) -> Shape:
 def partner(
     artist: Artist,
     x: DrawnTensor,
-    where: Callable[[DrawnTensor], bool] = _anything,
+    where: Callable[[DrawnTensor], bool] = lambda tensor: True,
     low: float = -4,
-    high: float = 4,
 ) -> DrawnTensor:
     """Draw a tensor of the type of ``x`` that broadcasts with it."""
-    return artist.pick(
-        x.type,
-        lambda tensor: _broadcasts(tensor.shape, x.shape) and where(tensor),
-        lambda: _partner_shape(artist, x.shape),
-        low,
-        high,
-    )
 
+    def suits(tensor: DrawnTensor) -> bool:
+        pairs = zip(tensor.shape[::-1], x.shape[::-1], strict=False)
+        return all(a == b or 1 in (a, b) for a, b in pairs) and where(tensor)
 
-def _is_divisor(tensor: DrawnTensor) -> bool:
-    return bool(np.abs(tensor.value).min() >= 0.1)
-
-
-def _is_base(tensor: DrawnTensor) -> bool:
-    return bool(((tensor.value >= 0.1) & (tensor.value <= 50)).all())
-
-
-def _is_exponent(tensor: DrawnTensor) -> bool:
-    return bool(np.abs(tensor.value).max() <= 4)
+    return artist.pick(x.type, suits, lambda: _partner_shape(artist, x.shape), low)
 
 
 def _arithmetic(artist: Artist, type_: OperationType, main: OperandType) -> None:
     x = artist.pick(main)
     if type_ is OperationType.DIV and main != I32:
-        y = partner(artist, x, _is_divisor, low=0.25)
+        y = partner(artist, x, lambda t: bool(np.abs(t.value).min() >= 0.1), low=0.25)
     else:
         y = partner(artist, x)
     is_product = type_ is OperationType.MUL
@@ -128,18 +133,9 @@ def _arithmetic(artist: Artist, type_: OperationType, main: OperandType) -> None
 
 
 def _pow(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    base = artist.pick(main, _is_base, low=0.25)
-    artist.apply(type_, [base, partner(artist, base, _is_exponent)], main)
-
-
-def _binary(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = artist.pick(main)
-    artist.apply(type_, [x, partner(artist, x)], main)
-
-
-def _comparison(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = artist.pick(main)
-    artist.apply(type_, [x, partner(artist, x)], B8)
+    base = artist.pick(main, lambda tensor: _lies(tensor, 0.1, 50), low=0.25)
+    exponent = partner(artist, base, lambda tensor: _lies(tensor, -4, 4))
+    artist.apply(type_, [base, exponent], main)
 
 
 def _select(artist: Artist, type_: OperationType, main: OperandType) -> None:
@@ -149,14 +145,6 @@ def _select(artist: Artist, type_: OperationType, main: OperandType) -> None:
         for kind in (B8, main)
     )
     artist.apply(type_, [condition, x, y], main)
-
-
-def _quantize(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    artist.apply(type_, [artist.pick(main)], artist.choose(Q8, Q8S))
-
-
-def _dequantize(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    artist.apply(type_, [artist.pick(main)], artist.choose(F32, F16))
 
 
 def _cast(artist: Artist, type_: OperationType, main: OperandType) -> None:
@@ -177,18 +165,24 @@ def _cast(artist: Artist, type_: OperationType, main: OperandType) -> None:
 BUILDERS: dict[OperationType, Builder] = rows(
     {
         _arithmetic: "ADD SUB MUL DIV",
-        _binary: "MAXIMUM MINIMUM PRELU LOGICAL_AND LOGICAL_OR",
-        _unary: "ABS NEG FLOOR SIN LOGISTIC TANH HARD_SWISH LOGICAL_NOT",
-        _rectified: "RELU RELU1 RELU6",
-        _comparison: "EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL",
+        operation(lambda artist, x: [partner(artist, x)]): (
+            "MAXIMUM MINIMUM PRELU LOGICAL_AND LOGICAL_OR"
+        ),
+        operation(nothing): "ABS NEG FLOOR SIN LOGISTIC TANH HARD_SWISH LOGICAL_NOT",
+        operation(nothing, alike): "RELU RELU1 RELU6",
+        operation(lambda artist, x: [partner(artist, x)], lambda *_: B8): (
+            "EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL"
+        ),
         _domain(-50, 8, least=-4): "EXP",
         _domain(0.01, np.inf): "LOG RSQRT",
         _domain(0, np.inf): "SQRT",
         _pow: "POW",
-        _elu: "ELU",
+        operation(
+            lambda artist, x: [artist.real_scalar(artist.choose(1.0, 0.5, 2.0), x.type)]
+        ): "ELU",
         _select: "SELECT",
-        _quantize: "QUANTIZE",
-        _dequantize: "DEQUANTIZE",
+        operation(nothing, lambda artist, _: artist.choose(Q8, Q8S)): "QUANTIZE",
+        operation(nothing, lambda artist, _: artist.choose(F32, F16)): "DEQUANTIZE",
         _cast: "CAST",
     }
 )

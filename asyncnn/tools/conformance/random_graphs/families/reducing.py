@@ -6,10 +6,16 @@ from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.conformance.random_graphs.artist import Artist
-from asyncnn.tools.conformance.random_graphs.families.moving import any_axis, divisors
+from asyncnn.tools.conformance.random_graphs.families.moving import (
+    any_axis,
+    axis_of,
+    divisors,
+)
 from asyncnn.tools.conformance.random_graphs.families.pointwise import (
+    Arguments,
     Builder,
     fused_activation,
+    operation,
     rows,
 )
 from asyncnn.tools.conformance.random_graphs.sketch import (
@@ -18,6 +24,15 @@ from asyncnn.tools.conformance.random_graphs.sketch import (
     DrawnTensor,
     bound_of,
 )
+
+
+def _maybe(drawn: Arguments) -> Arguments:
+    """Have arguments, or leave them out."""
+    return lambda artist, x: drawn(artist, x) if artist.choose(False, True) else ()
+
+
+def _axis(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
+    return [axis_of(artist, x)]
 
 
 def _reduction(artist: Artist, type_: OperationType, main: OperandType) -> None:
@@ -31,40 +46,24 @@ def _reduction(artist: Artist, type_: OperationType, main: OperandType) -> None:
     artist.apply(type_, [x, axes, flag], x.bound)
 
 
-def _axis_of(artist: Artist, x: DrawnTensor) -> DrawnTensor:
-    return artist.scalar(any_axis(artist, len(x.shape)))
+def _softmax(axis: Arguments) -> Arguments:
+    def arguments(artist: Artist, x: DrawnTensor) -> list[DrawnTensor | None]:
+        factor = artist.real_scalar(artist.choose(1.0, 0.5, 2.0), x.type)
+        return [factor, *axis(artist, x)]
+
+    return arguments
 
 
-def _softmax(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = artist.pick(main)
-    inputs = [x, artist.real_scalar(artist.choose(1.0, 0.5, 2.0), main)]
-    if type_ is OperationType.LOG_SOFTMAX or artist.choose(False, True):
-        inputs.append(_axis_of(artist, x))
-    artist.apply(type_, inputs, main)
-
-
-def _l2_normalization(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = artist.pick(main)
-    axis = [_axis_of(artist, x)] if artist.choose(False, True) else []
-    artist.apply(type_, [x, *axis], main)
-
-
-def _local_response(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = artist.pick(main)
+def _local_response(artist: Artist, x: DrawnTensor) -> list[DrawnTensor | None]:
     radius = artist.scalar(artist.number(0, 3))
     alpha, beta = artist.choose(0.5, 0.0), artist.choose(0.5, 0.75, 1.0)
-    reals = [artist.real_scalar(value, main) for value in (1.0, alpha, beta)]
-    axis = [_axis_of(artist, x)] if artist.choose(False, True) else []
-    artist.apply(type_, [x, radius, *reals, *axis], main)
+    reals = [artist.real_scalar(value, x.type) for value in (1.0, alpha, beta)]
+    return [radius, *reals, *_maybe(_axis)(artist, x)]
 
 
-def _instance_normalization(
-    artist: Artist, type_: OperationType, main: OperandType
-) -> None:
-    x = artist.pick(main, lambda t: len(t.shape) == 4, lambda: artist.shape(4))
-    scalars = [artist.real_scalar(value, main) for value in (1.5, 0.25, 0.125)]
-    nchw = artist.scalar(artist.choose(False, True))
-    artist.apply(type_, [x, *scalars, nchw], main)
+def _instance(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
+    scalars = [artist.real_scalar(value, x.type) for value in (1.5, 0.25, 0.125)]
+    return [*scalars, artist.scalar(artist.choose(False, True))]
 
 
 def weights_and_bias(
@@ -94,21 +93,15 @@ def _bias(artist: Artist, units: int, scale: float) -> BoundOperand:
     return bound_of(I32, numbers.astype(np.int32), scale)
 
 
-def _fully_connected(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = artist.pick(
-        main, lambda tensor: len(tensor.shape) > 1, lambda: artist.shape(2, 3, 4)
-    )
+def _dense(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     size = artist.choose(x.shape[-1], *divisors(x.value.size))
     units = artist.number(1, 5)
-    weights, bias = weights_and_bias(artist, x, (units, size), units)
-    inputs = [x, weights, bias, fused_activation(artist, main)]
-    artist.apply(type_, inputs, main)
+    constants = weights_and_bias(artist, x, (units, size), units)
+    return [*constants, fused_activation(artist, x.type)]
 
 
-def _batch_matmul(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    left = artist.pick(
-        main, lambda tensor: len(tensor.shape) > 1, lambda: artist.shape(2, 3, 4)
-    )
+def _right(artist: Artist, left: DrawnTensor) -> list[DrawnTensor]:
+    """Draw what batches of matrices are multiplied by, and which are transposed."""
     adjoint_left, adjoint_right = (artist.choose(False, True) for _ in range(2))
     inner = left.shape[-2 if adjoint_left else -1]
 
@@ -123,20 +116,20 @@ def _batch_matmul(artist: Artist, type_: OperationType, main: OperandType) -> No
         lines = inner, artist.number(1, 4)
         return *left.shape[:-2], *(lines[::-1] if adjoint_right else lines)
 
-    right = artist.pick(main, suits, matrix)
-    flags = map(artist.scalar, (adjoint_left, adjoint_right))
-    artist.apply(type_, [left, right, *flags], main)
+    right = artist.pick(left.type, suits, matrix)
+    return [right, *map(artist.scalar, (adjoint_left, adjoint_right))]
 
 
 BUILDERS: dict[OperationType, Builder] = rows(
     {
         _reduction: "MEAN REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD "
         "REDUCE_SUM",
-        _softmax: "SOFTMAX LOG_SOFTMAX",
-        _l2_normalization: "L2_NORMALIZATION",
-        _local_response: "LOCAL_RESPONSE_NORMALIZATION",
-        _instance_normalization: "INSTANCE_NORMALIZATION",
-        _fully_connected: "FULLY_CONNECTED",
-        _batch_matmul: "BATCH_MATMUL",
+        operation(_softmax(_maybe(_axis))): "SOFTMAX",
+        operation(_softmax(_axis)): "LOG_SOFTMAX",
+        operation(_maybe(_axis)): "L2_NORMALIZATION",
+        operation(_local_response): "LOCAL_RESPONSE_NORMALIZATION",
+        operation(_instance, ranks=(4,)): "INSTANCE_NORMALIZATION",
+        operation(_dense, ranks=(2, 3, 4)): "FULLY_CONNECTED",
+        operation(_right, ranks=(2, 3, 4)): "BATCH_MATMUL",
     }
 )

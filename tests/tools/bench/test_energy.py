@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from asyncnn.tools.mlts.measuring import EnergyMeter
+from asyncnn.tools.bench.rounds import EnergyMeter
 
 
 def zone(root: Path, name: str, microjoules: int, most: int = 1_000_000_000) -> Path:
