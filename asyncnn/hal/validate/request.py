@@ -191,7 +191,10 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
         """Check R2 to R5 and R7."""
         try:
             if argument.has_no_value:
-                _check_omitted(argument)
+                if argument.location != _NOWHERE or argument.dimensions:
+                    raise broken(
+                        "R2", "an omitted argument has a location or dimensions"
+                    )
             else:
                 _check_location(argument.location, pool_sizes)
                 size = pool_sizes[argument.location.pool_index]
@@ -262,11 +265,6 @@ def _pool_size(position: int, pool: Memory | BufferToken) -> int:
     except InvalidArgumentError as error:
         raise located(f"pool {position}", error) from None
     return _BUFFER
-
-
-def _check_omitted(argument: RequestArgument) -> None:
-    if argument.location != _NOWHERE or argument.dimensions:
-        raise broken("R2", "an omitted argument has a location or dimensions")
 
 
 def _check_location(location: DataLocation, pool_sizes: Sequence[int]) -> None:
