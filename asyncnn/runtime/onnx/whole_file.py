@@ -80,7 +80,7 @@ def reading_whole(
         known = given_lengths(lengths, input_shapes)
         outputs = [_like_its_state(_axes(info), inputs) for info in graph.output]
         is_open = _has_open(inputs, known)
-        if _has_fixed(outputs) if is_open else _has_open(outputs, known):
+        if not is_open or _has_fixed(outputs):
             inferred = _inferred(model, inputs, fixed, outputs, known, is_open)
             outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
@@ -218,8 +218,8 @@ def _inferred(
     """Return ``outputs`` with the lengths that follow from the inputs'.
 
     What cannot be inferred, only a run shows. Where inputs have open lengths, those
-    that the file has for outputs may be of one run, and count if they can be inferred.
-    ``model`` is changed.
+    that the file has for outputs may be of one run, and count if they can be inferred;
+    else they may be wrong, and count unless others can be. ``model`` is changed.
     """
     shapes = {each.name: _dimensions(each, known) for each in inputs}
     for info in model.graph.input:
@@ -237,16 +237,36 @@ def _inferred(
     from_array = import_module("onnx.numpy_helper").from_array
     model.graph.initializer.extend(from_array(v, n) for n, v in fixed.items())
     infer = import_module("onnx.shape_inference").infer_shapes
-    if is_open:
-        for info in model.graph.output:
-            info.type.tensor_type.ClearField("shape")
+    for info in model.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    if not is_open:
+        del model.graph.value_info[:]
     try:
         found = [_axes(info) for info in infer(model, data_prop=True).graph.output]
     except Exception:  # whatever it finds fault with, the engine is to decide
         found = [replace(each, lengths=(), is_ranked=False) for each in outputs]
         if not is_open:
             return [*outputs]
-    return [*map(_agreed, outputs, found)] if is_open else found
+    return [*map(_agreed if is_open else _checked, outputs, found)]
+
+
+def _checked(output: Axes, found: Axes) -> Axes:
+    """Return an output with lengths of ``found`` as well; they are open if both differ.
+
+    ONNX Runtime runs files that say wrong lengths, too.
+    """
+    own, others = output.lengths, found.lengths
+    if not found.is_ranked or own == others:
+        return output
+    if len(own) != len(others):
+        return (
+            replace(output, lengths=(), is_ranked=False) if output.is_ranked else found
+        )
+    lengths = [
+        mine if isinstance(other, str) else other if mine in (other, str(mine)) else ""
+        for mine, other in zip(own, others, strict=True)
+    ]
+    return replace(output, lengths=tuple(lengths))
 
 
 def _agreed(output: Axes, found: Axes) -> Axes:

@@ -155,6 +155,19 @@ class TestAxes:
         named = loaded(proto, input_shapes=[(4, 3), (5, 3)])
         assert named.outputs[0].dimensions == (9, 3)
 
+    @pytest.mark.parametrize("wrong", [(3, 2), (2, 4), (6,)])
+    async def test_of_outputs_that_the_file_has_wrong_a_run_shows(
+        self, wrong: tuple[int, ...]
+    ) -> None:
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        ends = [tensor("x", (2, 3))], [tensor("y", wrong)]
+        named = loaded(model([node("Neg", ["x"], ["y"])], *ends))
+        async with asyncnn.open_device("onnxruntime") as device:
+            prepared = await device.prepare(named, timeout=30)
+            for _ in range(2):
+                outputs = await prepared.run({"x": x}, timeout=30)
+                np.testing.assert_array_equal(outputs["y"], -x)
+
     def test_of_outputs_follow_from_constants(self) -> None:
         inputs = [tensor("x", (6,)), tensor("shape", (2,), np.int64)]
         proto = model([node("Reshape", ["x", "shape"], ["y"])], inputs, ["y"])
