@@ -140,6 +140,27 @@ class TestExecutionFuture:
         with pytest.raises(InvalidArgumentError, match="operand 3 is too large"):
             (await future).raise_for_status()
 
+    async def test_without_a_reason_the_message_says_what_failed(self) -> None:
+        failed = ExecutionResult(ErrorStatus.GENERAL_FAILURE, (), NO_TIMING)
+        with pytest.raises(GeneralFailureError, match="a burst failed: GENERAL"):
+            failed.raise_for_status("a burst")
+
+    async def test_what_is_given_up_has_the_result_that_it_is_given(self) -> None:
+        future, died = ExecutionFuture(), asyncio.Event()
+        future.link_to_death(died.set)
+        given = ExecutionResult(ErrorStatus.DEVICE_UNAVAILABLE, (), NO_TIMING)
+        asyncio.get_running_loop().call_soon(future.give_up, given)
+        assert await future is given
+        assert died.is_set()
+
+    async def test_what_has_ended_is_not_given_up(self) -> None:
+        future, died = ExecutionFuture(), asyncio.Event()
+        future.notify_1_3(ErrorStatus.NONE, (), Timing(1, 2))
+        future.link_to_death(died.set)
+        future.give_up(ExecutionResult(ErrorStatus.DEVICE_UNAVAILABLE, (), NO_TIMING))
+        assert (await future).timing == Timing(1, 2)
+        assert not died.is_set()
+
 
 class TestPreparedModelFuture:
     async def test_an_error_status_is_raised(self) -> None:

@@ -1,7 +1,6 @@
 """``asyncnn bench``: benchmarks beside their peers, with goals that can be checked."""
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
@@ -14,9 +13,9 @@ import typer
 from asyncnn.cli.options import (
     CommandOptions,
     announced,
-    console,
     counted,
     parameter,
+    print_tables,
     progress,
     rounded,
     shapes_of,
@@ -24,12 +23,10 @@ from asyncnn.cli.options import (
     write_page,
 )
 from asyncnn.output_files import check_writable
-from asyncnn.tools.bench.report import BenchReport, draw_table, page_of
+from asyncnn.tools.bench.report import BenchReport, page_of
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS, Order
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
-
-_PIPE_WIDTH = 130
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
@@ -218,8 +215,11 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
         measure = getattr(import_module(f"asyncnn.tools.bench.{module}"), function)
         report: BenchReport = measure(Order(**options))
         report = report._replace(document=rounded(report.document))
-        _print(report)
-        write_json(json_file, report.document)
+        document = report.document
+        rounds = counted(document["rounds"], "round")
+        circumstances = f"{rounds}, {report.where}", str(document["environment"])
+        print_tables(report.tables, (*report.notes, *circumstances))
+        write_json(json_file, document)
         write_page(html_file, lambda: page_of(name, report))
         if check and not report.met:
             raise typer.Exit(1)
@@ -227,20 +227,6 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
     run.__signature__ = inspect.Signature((*benchmark.options, *_OUTPUT))  # type: ignore[attr-defined]
     run.__annotations__ = {}
     return run
-
-
-def _print(report: BenchReport) -> None:
-    out = console(markup=True)
-    if not out.is_terminal and "COLUMNS" not in os.environ:
-        out.width = _PIPE_WIDTH
-    for table in report.tables:
-        for part in draw_table(table, out):
-            out.print(part)
-    document = report.document
-    rounds = counted(document["rounds"], "round")
-    circumstances = f"{rounds}, {report.where}", str(document["environment"])
-    for line in (*report.notes, *circumstances):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 for _name, _benchmark in BENCHMARKS.items():

@@ -82,7 +82,7 @@ def _comparison(asked: CompareOptions, peer: "PeerKind") -> "Comparison":
     with located(asked.model):
         peer.check_reads(kind_of(open_model_file(asked.model)))
     named, _ = asked.load(asked.model, strict=asked.strict)
-    device, paths = asked.device, options.chosen("path", asked.path, tuple(PATHS))
+    device, paths = asked.device, options.chosen("path", asked.path, PATHS)
     if not device and asked.reference_kernels:
         device = default_device_name(exact=True)
     ways = options.chosen("transport", asked.transport, (IN_PROCESS, REMOTE))
@@ -94,7 +94,7 @@ def _comparison(asked: CompareOptions, peer: "PeerKind") -> "Comparison":
         peer=peer,
         device=device or anyio.run(usual_device_name),
         extensions=tuple(asked.extension or ()),
-        paths=tuple(PATHS[name] for name in paths),
+        paths=tuple(paths),
         transports=tuple(ways),
         given=options.given_samples(asked.input_file, named.inputs),
         random=asked.samples,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _RUN = "run"
 _SCENARIOS = "SingleStream", "MultiStream", "Server", "Offline"
-_PIPE_WIDTH = 130
 
 _MOST = 10**9
 """The largest of each number for LoadGen, which has them in 64 bits of nanoseconds."""
@@ -213,7 +212,6 @@ def compare(asked: LoadgenCompareOptions) -> None:
     """
     import anyio
 
-    from asyncnn.tools.bench.report import draw_table
     from asyncnn.tools.loadgen import loadgen_module
     from asyncnn.tools.loadgen.comparing import SystemsComparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
@@ -239,14 +237,8 @@ def compare(asked: LoadgenCompareOptions) -> None:
         )
         with _interruptible():
             report = options.rounded(anyio.run(compared, comparison, options.announced))
-    out = options.console(markup=True)
-    if not out.is_terminal:
-        out.width = _PIPE_WIDTH
-    for table in report.tables():
-        for part in draw_table(table, out):
-            out.print(part)
-    for line in (*report.notes(), f"LoadGen {report.loadgen}", str(report.environment)):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    where = f"LoadGen {report.loadgen}", str(report.environment)
+    options.print_tables(report.tables(), (*report.notes(), *where))
     options.write_json(asked.json_file, report)
     if asked.check and not report.met:
         raise typer.Exit(1)

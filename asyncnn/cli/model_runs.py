@@ -42,13 +42,8 @@ from asyncnn.tools.samples import (
     telling_open_axes,
 )
 
-PATHS: dict[str, AnyPath] = {
-    "async": "async",
-    "sync": "sync",
-    "burst": "burst",
-    "fenced": "fenced",
-}
-"""Ways of executing, by the names of the command line."""
+PATHS: tuple[AnyPath, ...] = ("async", "sync", "burst", "fenced")
+"""Ways of executing, as the command line names them."""
 
 
 class PathReport(msgspec.Struct, frozen=True):
@@ -100,7 +95,7 @@ async def run_model(options: RunOptions) -> RunReport:
     :raises AsyncnnError: if a file is bad or the driver refuses the model.
     """
     job = _collect(options)
-    paths = [PATHS[name] for name in chosen("path", options.path, tuple(PATHS))]
+    paths = chosen("path", options.path, PATHS)
     reports: list[PathReport] = []
     difference = ""
     async with _opened(options, job.extensions) as device:

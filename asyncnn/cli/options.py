@@ -38,6 +38,7 @@ from asyncnn.output_files import write_file
 if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.model import NamedModel, TensorInfo
+    from asyncnn.tools.bench.report import ReportTable
     from asyncnn.tools.pages import Page
     from asyncnn.tools.samples import Sample, Tolerance
 
@@ -45,6 +46,10 @@ Natural: TypeAlias = Annotated[int, typer.Option(min=0)]
 Positive: TypeAlias = Annotated[int, typer.Option(min=1)]
 PositiveOrNone: TypeAlias = Annotated[int | None, typer.Option(min=1)]
 FileArgument: TypeAlias = Annotated[Path, typer.Argument()]
+
+T = TypeVar("T")
+Name = TypeVar("Name", bound=str)
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,12 +218,12 @@ _OPTIONS = {
 """What errors of `load` say, and what the command line calls it."""
 
 
-def chosen(what: str, names: str, known: Sequence[str]) -> list[str]:
+def chosen(what: str, names: str, known: Sequence[Name]) -> list[Name]:
     """Return the names that an option has, separated by commas.
 
     :raises InvalidArgumentError: if there is none, or one that is not ``known``.
     """
-    asked = [name.strip() for name in names.split(",")]
+    asked: list[Any] = [name.strip() for name in names.split(",")]
     if not all(asked):
         raise InvalidArgumentError(
             f"{names!r} has an empty part, which is no {what}",
@@ -336,13 +341,12 @@ def _number(text: str) -> float:
 if TYPE_CHECKING:
     from rich.console import Console
 
-T = TypeVar("T")
-Record = TypeVar("Record", bound=msgspec.Struct)
-
 _LEAST_DECIMALS, _LEAST_DIGITS = 3, 6
 
 WIDTH = 80
 """Columns of what is printed where no terminal says how many it has."""
+
+_PIPE_WIDTH = 130
 
 
 def console(
@@ -460,6 +464,20 @@ def print_json(record: Any) -> None:
     """Print a struct as one JSON document."""
     document = msgspec.json.format(msgspec.json.encode(record), indent=2)
     typer.echo(document.decode())
+
+
+def print_tables(tables: "Iterable[ReportTable]", lines: Iterable[str]) -> None:
+    """Print tables of a report, wide where no terminal says otherwise, and lines."""
+    from asyncnn.tools.bench.report import draw_table
+
+    out = console(markup=True)
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        out.width = _PIPE_WIDTH
+    for table in tables:
+        for part in draw_table(table, out):
+            out.print(part)
+    for line in lines:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def write_json(path: Path | None, record: Any) -> None:

@@ -98,7 +98,6 @@ def new_identity() -> bytes:
 def _recording(
     compiled: Compiled, layout: "DataLayout", slices: list[bytes]
 ) -> Steps[CacheRecord]:
-    """Return the record; its slices are added to ``slices``."""
     program = compiled.program
     model = with_placed_constants(program.source, layout)
     yield

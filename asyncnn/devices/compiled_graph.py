@@ -52,6 +52,10 @@ LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for runs that it has interrupted."""
 
 
+class NoElementsError(GeneralFailureError):
+    """A graph has an input or output without elements, for which there is no memory."""
+
+
 class CompiledTensor(NamedTuple):
     """An input or output of a graph: what an array has to be."""
 
@@ -63,11 +67,11 @@ class CompiledTensor(NamedTuple):
     def of(cls, dtype: np.dtype[Any], shape: tuple[int, ...]) -> "CompiledTensor":
         """Return the tensor of these elements.
 
-        :raises GeneralFailureError: if it has none.
+        :raises NoElementsError: if it has none.
         """
         nbytes = dtype.itemsize * math.prod(shape)
         if not nbytes:
-            raise GeneralFailureError(f"a tensor of shape {shape} has no elements")
+            raise NoElementsError(f"a tensor of shape {shape} has no elements")
         return cls(dtype, shape, nbytes)
 
 

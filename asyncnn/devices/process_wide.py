@@ -135,19 +135,16 @@ _blas = BlasThreads(_blas_libraries)
 os.register_at_fork(after_in_child=_blas.renew)
 
 
-class _Limit:
+class _Limit(NamedTuple):
     """A block in which BLAS has so many threads; any number of threads may be in it."""
 
-    __slots__ = ("_most",)
-
-    def __init__(self, most: int) -> None:
-        self._most = most
+    most: int
 
     def __enter__(self) -> None:
-        _blas.begin(self._most)
+        _blas.begin(self.most)
 
     def __exit__(self, *_: object) -> None:
-        _blas.end(self._most)
+        _blas.end(self.most)
 
 
 NOTHING: AbstractContextManager[object] = nullcontext()

@@ -351,7 +351,6 @@ class Run(RunFields, Work, Completion):
         self._error = error
 
     def _finish(self) -> ErrorStatus:
-        """Report the outcome; shapes and timing as the HAL wants them for it."""
         error, shapes, executable = self._error, self._shapes, self._executable
         if error is None and shapes is None:
             status = self._abort_status or ErrorStatus.GENERAL_FAILURE
@@ -404,7 +403,6 @@ class Run(RunFields, Work, Completion):
         return partial(self._executable.observe, self.computed_ns, self._cpu_ns, spread)
 
     def _told_late(self, reason: str) -> str:
-        """Say by how much the deadline was missed, and what has taken longest."""
         part_ns, step = 0, None
         if self._execution is not None:
             part_ns, step = self._execution.longest_part()

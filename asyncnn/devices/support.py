@@ -66,7 +66,6 @@ def _has_kernel(type_: int) -> bool:
 
 
 def _is_known(model: Model, subgraph: Subgraph, operation: Operation) -> bool:
-    """Tell whether what an operation has of extensions is known, and as it must be."""
     if model.extension_name_to_prefix:
         try:
             check_extended_operation(model, subgraph, operation)

@@ -197,7 +197,6 @@ def store_outputs(
 def _reported(
     plan: Plan, request: Request, shapes: Sequence[OutputShape]
 ) -> OutputShapes:
-    """Tell for each output of known shape whether its buffer suffices."""
     return tuple(
         OutputShape(
             shape.dimensions,

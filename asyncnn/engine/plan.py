@@ -274,7 +274,6 @@ class _PlanBuilder:
             self._shapes[index] = ()
 
     def building(self, input_shapes: Sequence[Shape | None]) -> Steps[Plan]:
-        """Build the plan; most steps are one operation each."""
         inputs = dict(zip(self._subgraph.input_indexes, input_shapes, strict=True))
         for index, operand in enumerate(self._operands):
             self._place(index, operand, inputs)

@@ -317,7 +317,6 @@ class PlanExecution:
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
     def _check(self, step: Step | None = None) -> None:
-        """Raise if it is to end at this boundary; else it goes on, with ``step``."""
         if self._abort_status is not None:
             raise error_for(self._abort_status, "the execution was aborted")
         deadline_ns = self._deadline_ns

@@ -7,8 +7,8 @@ not installed.
 Source: HAL 1.2/types.hal (Model.ExtensionNameAndPrefix).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, starmap
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -134,33 +134,31 @@ def numbered(model: Model) -> Model:
             # Prefix 0 would make them numbers of the HAL itself.
             taken = frozenset(prefixes.values())
             prefixes[name] = next(free for free in count(1) if free not in taken)
-    return replace(
-        model,
-        main=_numbered_subgraph(model.main, prefixes),
-        referenced=tuple(
-            _numbered_subgraph(graph, prefixes) for graph in model.referenced
-        ),
-        extension_name_to_prefix=tuple(
-            ExtensionNameAndPrefix(name, prefix) for name, prefix in prefixes.items()
-        ),
-    )
+
+    def number(type_: int) -> int:
+        if isinstance(type_, AnyExtensionType):
+            return prefixes[type_.extension] << EXTENSION_TYPE_BITS | type_.number
+        return type_
+
+    named = tuple(starmap(ExtensionNameAndPrefix, prefixes.items()))
+    return retyped(replace(model, extension_name_to_prefix=named), number, number)
 
 
-def _numbered_subgraph(subgraph: Subgraph, prefixes: dict[str, int]) -> Subgraph:
-    return replace(
-        subgraph,
-        operands=tuple(
-            replace(operand, type=_number(operand.type, prefixes))
-            for operand in subgraph.operands
-        ),
-        operations=tuple(
-            replace(operation, type=_number(operation.type, prefixes))
-            for operation in subgraph.operations
-        ),
-    )
+def retyped(
+    model: Model, of_operand: Callable[[int], int], of_operation: Callable[[int], int]
+) -> Model:
+    """Return the model with other types of its operands and operations."""
 
+    def of(subgraph: Subgraph) -> Subgraph:
+        return replace(
+            subgraph,
+            operands=tuple(
+                [replace(o, type=of_operand(o.type)) for o in subgraph.operands]
+            ),
+            operations=tuple(
+                [replace(o, type=of_operation(o.type)) for o in subgraph.operations]
+            ),
+        )
 
-def _number(type_: int, prefixes: dict[str, int]) -> int:
-    if isinstance(type_, AnyExtensionType):
-        return prefixes[type_.extension] << EXTENSION_TYPE_BITS | type_.number
-    return type_
+    referenced = tuple(map(of, model.referenced))
+    return replace(model, main=of(model.main), referenced=referenced)

@@ -155,7 +155,6 @@ def recurrence(
 def _functions(
     name: str, attributes: Mapping[str, Any], count: int
 ) -> list[list[_Function]]:
-    """Return the activations of each direction."""
     names = attributes.get("activations")
     known = [bytes(each).decode().lower() for each in names or ()]
     known = known or [each.lower() for each in _ACTIVATIONS[name]] * count

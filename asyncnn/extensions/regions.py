@@ -42,12 +42,11 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 from asyncnn.hal.validate import validate_model
-from asyncnn.hal.validate.request import ONNX_REGIONS
+from asyncnn.hal.validate.request import LITERT_REGIONS, ONNX_REGIONS
 from asyncnn.kernels.kernel import Compute, Prepare
 from asyncnn.memory.pools import part_of
 
-LITERT = "org.asyncnn.litert"
-ONNX = ONNX_REGIONS
+LITERT, ONNX = LITERT_REGIONS, ONNX_REGIONS
 
 ENGINES = {LITERT: ("LiteRT", "accelerated"), ONNX: ("ONNX Runtime", "onnxruntime")}
 """What runs regions, and the name of a device that has it."""

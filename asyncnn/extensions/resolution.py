@@ -7,10 +7,10 @@ Source: HAL 1.2/types.hal (OperandType, OperationType, Extension).
 """
 
 from collections.abc import Iterable, Mapping
-
-from msgspec.structs import replace
+from functools import partial
 
 from asyncnn.extensions.extension import BROUGHT, Extension, load_extension
+from asyncnn.extensions.names import retyped
 from asyncnn.hal import types as hal
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operands import (
@@ -73,12 +73,14 @@ class Extensions:
         known = {prefix: each for prefix, each in found.items() if each is not None}
         if not known:
             return model
-        return replace(
-            model,
-            main=_resolved_subgraph(model.main, known),
-            referenced=tuple(
-                _resolved_subgraph(subgraph, known) for subgraph in model.referenced
-            ),
+
+        def of(kind: str, number: int) -> int:
+            extension = known.get(number >> EXTENSION_TYPE_BITS)
+            types: Mapping[int, int] = getattr(extension, kind, {})
+            return types.get(number & hal.BASE_MAX, number)
+
+        return retyped(
+            model, partial(of, "operand_types"), partial(of, "operation_types")
         )
 
     def _find(self, name: str) -> Extension | None:
@@ -89,34 +91,6 @@ class Extensions:
 
 NO_EXTENSIONS = Extensions()
 """Those of a device that has none but what asyncnn itself brings."""
-
-
-def _resolved_subgraph(subgraph: Subgraph, known: Mapping[int, Extension]) -> Subgraph:
-    return replace(
-        subgraph,
-        operands=tuple(_resolved_operand(each, known) for each in subgraph.operands),
-        operations=tuple(
-            _resolved_operation(each, known) for each in subgraph.operations
-        ),
-    )
-
-
-def _resolved_operand(operand: Operand, known: Mapping[int, Extension]) -> Operand:
-    extension = known.get(operand.type >> EXTENSION_TYPE_BITS)
-    if extension is None:
-        return operand
-    type_ = extension.operand_types.get(operand.type & hal.BASE_MAX)
-    return operand if type_ is None else replace(operand, type=type_)
-
-
-def _resolved_operation(
-    operation: Operation, known: Mapping[int, Extension]
-) -> Operation:
-    extension = known.get(operation.type >> EXTENSION_TYPE_BITS)
-    if extension is None:
-        return operation
-    type_ = extension.operation_types.get(operation.type & hal.BASE_MAX)
-    return operation if type_ is None else replace(operation, type=type_)
 
 
 _CONSTANTS = frozenset(

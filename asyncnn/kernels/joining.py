@@ -125,7 +125,6 @@ def _prepare_split(operation: BoundOperation) -> PreparedKernel:
 
 
 def _interior(operation: BoundOperation) -> tuple[slice, ...]:
-    """Return where the input lies in the output."""
     pairs = zip(operation.shape(0), paddings_of(operation), strict=True)
     return tuple(slice(before, before + length) for length, (before, _) in pairs)
 

@@ -20,7 +20,7 @@ ranges); the double rounding of TensorFlow Lite's reference kernels.
 """
 
 import math
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -138,25 +138,6 @@ class Offsets(msgspec.Struct, frozen=True, eq=False):
     margin: Reals
 
 
-class RoundingRule(Protocol):
-    """Rounds int32 sums times ``scale``; saturates in int32."""
-
-    scale: Reals
-    """Multipliers [channels, 1] or, one for all channels, [1, 1]."""
-
-    def __call__(self, sums: Integers) -> Integers:
-        """Return the rounded products of ``sums`` [channels, n]."""
-
-    def first_sums(self, steps: Integers) -> Integers | None:
-        """Return the least sums [channels, n] that are rounded to each step or more.
-
-        They lie within int32 or just above it. None if they have to be searched for.
-        """
-
-    def offsets(self) -> Offsets | None:
-        """Return where all steps lie; None if that depends on the step."""
-
-
 class FixedPointRounding:
     """The double rounding of `multiply_by_quantized_multiplier`."""
 
@@ -219,6 +200,14 @@ class RealRounding:
         """Return the products, rounded once."""
         products = np.clip(sums * self.scale, -INT32_MAX, INT32_MAX)
         return round_half_away(products).astype(np.int64)
+
+
+RoundingRule: TypeAlias = FixedPointRounding | RealRounding
+"""Rounds int32 sums [channels, n] times ``scale``; saturates in int32.
+
+That is [channels, 1] or, one for all channels, [1, 1]. First sums lie within int32 or
+just above it.
+"""
 
 
 class RoundingLine(msgspec.Struct, frozen=True, eq=False):

@@ -35,7 +35,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -191,29 +191,18 @@ GiveBack = Callable[[int], None]
 """Takes the number of a frame that nobody looks at any more."""
 
 
-class Frames(Protocol):
-    """Makes arrays of frames that are complete."""
+class CopiedFrames(msgspec.Struct, frozen=True, eq=False):
+    """Copies of frames. Reading fails where the queue's memory has been cut short."""
+
+    _fd: Descriptor
+    _layout: FrameLayout
+    _give_back: GiveBack
 
     def frame(self, number: int) -> NDArray[Any]:
-        """Return a frame.
+        """Return a copy of a frame, and give its place back.
 
         :raises AsyncnnError: if it cannot be had; its place stays taken.
         """
-        ...
-
-
-class CopiedFrames:
-    """Copies of frames. Reading fails where the queue's memory has been cut short."""
-
-    def __init__(
-        self, fd: Descriptor, layout: FrameLayout, give_back: GiveBack
-    ) -> None:
-        self._fd = fd
-        self._layout = layout
-        self._give_back = give_back
-
-    def frame(self, number: int) -> NDArray[Any]:
-        """Return a copy of a frame, and give its place back."""
         layout = self._layout
         offset = layout.offset_of(layout.place_of(number))
         with os_errors("frame"):

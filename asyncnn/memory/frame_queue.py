@@ -35,7 +35,6 @@ from asyncnn.memory.frame_layout import (
     TAKEN,
     CopiedFrames,
     FrameLayout,
-    Frames,
     MappedFrames,
     read_word,
     write_word,
@@ -123,7 +122,9 @@ class FrameQueue:
             with os_errors(self.name):
                 layout.write(self._fd.fd)
             kind = MappedFrames if self._trusted else CopiedFrames
-            self._frames: Frames = kind(self._fd, layout, self._give_back)
+            self._frames: CopiedFrames | MappedFrames = kind(
+                self._fd, layout, self._give_back
+            )
             self._producer = ProducerWatch(self._fd, self._wake)
             self._waiter = SemaphoreWaiter(self._filled, self._wake)
             undo.pop_all()

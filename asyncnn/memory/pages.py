@@ -384,7 +384,6 @@ def copy_bytes(source: int, target: int, size: int) -> int:
 
 
 def _map_over(pages: mmap.mmap, span: MappedSpan, flags: int) -> None:
-    """Map a span of a file to the beginning of ``pages``."""
     address = np.frombuffer(pages, np.uint8).ctypes.data
     found = _mmap(
         address, span.length, span.protection, flags | _MAP_FIXED, span.fd, span.offset

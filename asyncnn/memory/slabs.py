@@ -331,7 +331,6 @@ class Slabs:
             del emptied
 
     def _take_back(self) -> list[_Places]:
-        """Free what has come back; return slabs to be dropped without the lock."""
         emptied: list[_Places] = []
         while self._returned:
             lease = self._returned.popleft()

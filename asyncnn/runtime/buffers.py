@@ -238,7 +238,6 @@ def _pool(array: Array) -> Memory:
 
 
 async def _contiguous(contents: ArrayLike) -> Array:
-    """Return an array that lies in one piece; large ones are made on a thread."""
     if getattr(contents, "size", 0) > SHORT_ELEMENTS:
         return await offload(np.asarray, contents, order="C")
     return np.asarray(contents, order="C")

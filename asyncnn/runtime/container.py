@@ -153,7 +153,6 @@ def _read_states(header: _Header) -> list[tuple[str, Array | None]]:
 def _encode(
     named: NamedModel, pools: Sequence[memoryview]
 ) -> tuple[bytes, Sequence[int]]:
-    """Return what precedes the pools, and the offset of each pool."""
     checksums = [zlib.crc32(pool) for pool in pools]
     start = PAGE_BYTES
     while True:
@@ -172,7 +171,6 @@ def _encode(
 
 
 def _version_of(states: Sequence[object], pairs: Sequence[object]) -> int:
-    """Return the oldest version of the format that has what there is."""
     if pairs:
         return PAIRING_FORMAT_VERSION
     return STATEFUL_FORMAT_VERSION if states else FORMAT_VERSION

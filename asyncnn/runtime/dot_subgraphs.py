@@ -121,7 +121,6 @@ class WholeDrawing(msgspec.Struct, frozen=True):
         return f"{operand_node(self.number, index)} [label={quoted(label)}{style}];"
 
     def _described(self, operand: Operand) -> str:
-        """Return lifetime, type, and dimensions, with ? for those that are open."""
         lifetime = _LIFETIMES.get(operand.lifetime)
         type_ = self._type(operand)
         return f"{lifetime} {type_}" if lifetime else type_
@@ -155,7 +154,6 @@ class WholeDrawing(msgspec.Struct, frozen=True):
         return f"{operation_node(self.number, index)} [shape=box label={label}{style}];"
 
     def _folded(self, operation: Operation) -> Sequence[str]:
-        """Return lines on the operands that have no node."""
         return ()
 
     def _edges(self, index: int, operation: Operation) -> Iterator[str]:
@@ -182,7 +180,6 @@ class FoldedDrawing(WholeDrawing, frozen=True, dict=True):
 
     @cached_property
     def _makers(self) -> Mapping[int, tuple[int, str]]:
-        """Operations by operand that they write, and which of several outputs it is."""
         return {
             operand: (index, f"output {position}" if len(operation.outputs) > 1 else "")
             for index, operation in enumerate(self.subgraph.operations)
@@ -191,7 +188,6 @@ class FoldedDrawing(WholeDrawing, frozen=True, dict=True):
 
     @cached_property
     def _nodes(self) -> Set[int]:
-        """Operands that have a node: the border, and what no operation writes."""
         main = self.subgraph
         return {*main.input_indexes, *main.output_indexes} | {
             operand
@@ -246,7 +242,6 @@ class FoldedDrawing(WholeDrawing, frozen=True, dict=True):
         return [*lines, *textwrap.wrap(", ".join(attributes), _WIDTH)]
 
     def _value(self, operand: Operand, name: str) -> str:
-        """Return a value that is short enough to be read, or nothing."""
         if operand.lifetime == OperandLifeTime.SUBGRAPH:
             return f"subgraph {operand.location.offset}"
         is_scalar = operand.type in SCALAR_TYPES
@@ -267,7 +262,6 @@ class FoldedDrawing(WholeDrawing, frozen=True, dict=True):
         return str(value).lower()
 
     def _arguments(self, operation: Operation) -> Sequence[str]:
-        """Return the names of inputs, by number if the HAL has none for them."""
         inputs = operation.inputs
         operands = self.subgraph.operands
         types = [operands[i].type if i < len(operands) else None for i in inputs]

@@ -253,7 +253,6 @@ def _with_shares(
     model: Model,
     shares: Sequence[tuple[Capabilities, EngineShare]],
 ) -> Explanation:
-    """Say which engine computes each operation of the main subgraph, and why."""
     costs, reference = ModelCosts(model), reference_capabilities()
     times: dict[int, tuple[float, ...]] = {}  # by the identity of capabilities
     segments: list[SegmentReport] = []
@@ -277,7 +276,6 @@ def _with_shares(
 
 
 def _with_plan(explanation: Explanation, plan: DevicePlan) -> Steps[Explanation]:
-    """Say which device each operation of the main subgraph would go to, and why."""
     partitions = tuple(
         PartitionReport(plan.devices[each.device], each.operations, each.expected_us)
         for each in plan.division.partitions
@@ -434,7 +432,6 @@ def _finding_broken_rule(model: Model, version: HalVersion) -> Steps[str]:
 def _with_culprits(
     model: Model, reports: Sequence[OperationReport]
 ) -> Steps[tuple[OperationReport, ...]]:
-    """Blame the subgraph that an operation runs, where that is what is missing."""
     culprits: dict[int, OperationReport] = {}
     for report in reports:
         if report.subgraph is not None and not report.is_supported:

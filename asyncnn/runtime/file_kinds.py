@@ -58,7 +58,6 @@ def kind_of(data: memoryview | FileReader) -> FileKind:
 
 
 def _has_graph(data: memoryview | FileReader) -> bool:
-    """Return whether the first fields are a `ModelProto`'s up to its graph."""
     for number, wire_type in _fields(data):
         if _FIELDS.get(number) != wire_type:
             return False

@@ -249,7 +249,6 @@ def _dtype(info: TensorInfo) -> str:
 
 
 def _weight_bytes(model: Model) -> int:
-    """Return how many bytes constants take, those that several share counted once."""
     places = {
         (operand.lifetime, location.pool_index, location.offset, location.length)
         for subgraph in (model.main, *model.referenced)

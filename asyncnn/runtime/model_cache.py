@@ -252,7 +252,6 @@ class ModelCache:
                 (self.folder / name).unlink(missing_ok=True)
 
     def _evict(self) -> None:
-        """Delete models until the rest fit, and what was left behind unfinished."""
         sizes: dict[str, int] = {}
         used: dict[str, float] = {}
         for entry in os.scandir(self.folder):
@@ -312,7 +311,6 @@ async def prepare(device: IDevice, arguments: PrepareArguments) -> IPreparedMode
 
 
 async def _outcome(device: IDevice, callback: PreparedModelFuture) -> IPreparedModel:
-    """Return the prepared model, or raise what the device has died of, if it has."""
     try:
         return await callback
     except DeviceUnavailableError as error:
@@ -322,7 +320,6 @@ async def _outcome(device: IDevice, callback: PreparedModelFuture) -> IPreparedM
 def _begun_token(
     device: IDevice, arguments: PrepareArguments, identity: bytes | None = None
 ) -> "hashlib._Hash":
-    """Return the hash of the settings, and of the ``identity`` of a model."""
     version = device.get_version_string()[1]
     settings = (version, int(arguments.preference), int(arguments.priority))
     token = hashlib.sha256(msgspec.msgpack.encode(settings))

@@ -120,7 +120,6 @@ class _Publication:
         self._listener.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer one process, unless it is another user's or has gone."""
         with connection, contextlib.suppress(OSError):
             connection.setblocking(False)
             if peer_of(connection).uid == os.geteuid():

@@ -59,7 +59,6 @@ class Opened:
         await self.aclose()
 
     def _release(self) -> None:
-        """Have it closed soon, if that is not left to a block."""
         lease = getattr(self, "_lease", None)
         if lease is not None:
             lease.release()
@@ -219,7 +218,6 @@ class _Kept:
 
     @classmethod
     async def opened(cls, what: str, context: AbstractAsyncContextManager[T]) -> T:
-        """Open a context and return what is in it, which then refers to the lease."""
         lease = cls(what)
         opened: asyncio.Future[T] = lease._loop.create_future()
         task = lease._loop.create_task(_keep(context, opened, lease._leave))

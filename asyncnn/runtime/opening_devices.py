@@ -111,7 +111,6 @@ async def open_device(
 async def _opened(
     name: str | None, settings: DeviceSettings
 ) -> AsyncIterator[tuple[str, IDevice]]:
-    """Open the device of a name, or the default one; return what that is."""
     # What only connects to a driver has no use for an engine and kernels.
     from asyncnn.devices.own_devices import (
         DEVICE_VARIABLE,

@@ -477,7 +477,6 @@ class PreparedModel:
             yield partial(burst.run, timeout=timeout)
 
     def _carry(self, path: Path) -> Carry:
-        """Return what executes requests by a path."""
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
         if path == "async" or (self._has_one_call and path == "sync"):

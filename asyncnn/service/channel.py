@@ -395,7 +395,6 @@ class Channel(Generic[MessageT]):
         return data, received_fds(beside), flags
 
     def _take(self, data: bytes, fds: list[int], flags: int, announced: int) -> None:
-        """Take a packet that is not of the simplest kind."""
         # The kernel cuts off what we had no room for, too; then there are too few.
         is_cut_off = bool(flags & socket.MSG_CTRUNC)
         if flags & socket.MSG_TRUNC or len(fds) > announced:

@@ -146,7 +146,6 @@ def main(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _reasons_told(fds: list[str]) -> Iterator[None]:
-    """Write what the block raises to each of ``fds`` that it has not taken away."""
     try:
         yield
     except (AsyncnnError, OSError) as error:

@@ -109,7 +109,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
             self.end(given_up(f"the supervision of the driver failed: {error}"))
 
     async def _keep_connected(self, connect: Connect) -> None:
-        """Connect again and again, until `end` or `Supervision.give_up_after`."""
         backoff = Backoff(self._supervision)
         while True:
             connected = None
@@ -143,7 +142,6 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
             await asyncio.wait({task})
 
     async def _use(self, remote: RemoteDevice) -> str:
-        """Use a driver until it is lost; return why it was."""
         # Known before anything is released: what has waited is launched with it.
         self._remote = remote
         self._changed.set()

@@ -196,14 +196,12 @@ class SupervisedModel(BasePreparedModel):
         )
 
     def _check(self, request: Request, measure: MeasureTiming) -> None:
-        """Find the errors that the call has to return."""
         self._check_hope()
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=True)
         validate_measure_timing(measure)
 
     def _check_hope(self) -> None:
-        """Check that the model may become usable."""
         self._life.check()
         # A new one each time: one raised again keeps the frames of all calls.
         # What one driver refused, the next one may take.

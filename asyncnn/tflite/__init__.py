@@ -3,5 +3,5 @@
 `contents` turns the bytes into `tables`, by `flatbuffer`, which reads tables and
 vectors; `sparse` makes constants dense that are stored sparsely. What a graph means is
 the business of those who import it, or hand it to an engine: `runnable` has what is
-dangerous to that.
+dangerous to that, by `operator_rules`.
 """

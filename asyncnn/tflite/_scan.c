@@ -17,7 +17,7 @@
 
 enum { FIELDS = 16, MOST_TABLE = 64, RANK = 8, RANKS = 3, NUMBERS = 256, OPEN = 255 };
 enum { FLOAT = 1, BYTE = 2, INTEGER = 4, SCALED = 8 };  /* what types are */
-enum { KNOWN = 1, ALIKE = 2, KEPT = 4, COMPARING = 8 }; /* what operators are */
+enum { KNOWN = 1, ALIKE = 2, KEPT = 4, COMPARING = 8, MEASURED = 16 }; /* what operators are */
 enum { SHAPED = 1, SURPRISING };                        /* shapes of results */
 enum { FILTERED = 1, DEPTHWISE, TRANSPOSED, MULTIPLYING, CHANNELS = 8 }; /* work */
 enum { MOST_VECTOR = 1 << 12, MOST_TABLES = 1 << 14 };
@@ -276,7 +276,7 @@ read_tensor(Scan *scan, Tensor *own)
         int32_t length = own->shape[i] = integer(file, shape.at + 4 * i);
         int32_t given = open.count ? integer(file, open.at + 4 * i) : -1;
         own->elements *= length;
-        if (length < 0 || (given != -1 && given != length)
+        if (length < 1 || (given != -1 && given != length)
             || own->elements * own->type->size > scan->rules->most_bytes)
             odd(file);
     }
@@ -370,7 +370,8 @@ check_operands(Scan *scan, const Operator *own, const Rule *rule)
             known++;
         }
     }
-    if (most > ratio * least || (known && known < scaled && rule->flags & ALIKE)
+    if (most > ratio * least
+        || (known < scaled && rule->flags & (known ? ALIKE : MEASURED))
         || (scaled && rule->flags & COMPARING
             && !(known == scaled && 1 / ratio < least && most < 1)))
         odd(file);

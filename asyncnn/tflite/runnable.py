@@ -14,6 +14,20 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tflite import flatbuffer
+from asyncnn.tflite.operator_rules import (
+    ALIKE,
+    COMPARING,
+    COUNTED,
+    COUNTS,
+    KEPT,
+    MEASURED,
+    MOST_RATIO,
+    MOST_SCALE,
+    PLAIN,
+    RANKS,
+    SHAPED_BY,
+    WHOLE,
+)
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
     BUILTIN_OPTIONS,
@@ -126,8 +140,7 @@ def check(contents: Contents) -> None:
 def _check_graph(graph: Graph) -> None:
     for tensor in graph.tensors:
         _check_tensor(tensor)
-    constants = {t.index for t in graph.tensors if t.stored is not None}
-    made = set(constants)
+    made = {t.index for t in graph.tensors if t.stored is not None}
     for index in graph.inputs:
         if index < 0 or index in made:
             raise InvalidArgumentError(f"{graph.label}: input {index} has a value")
@@ -139,7 +152,7 @@ def _check_graph(graph: Graph) -> None:
         for position, index in enumerate(operator.inputs):
             if index < 0 and position != LEFT_OUT.get(operator.name):
                 raise InvalidArgumentError(f"{what} has input {position} left out")
-            if index >= 0 and index not in made:
+            if index >= 0 and index not in made and not _is_nothing(graph, index):
                 raise InvalidArgumentError(f"{what} reads tensor {index} too early")
         for index in operator.outputs:
             if index < 0 or index in made:
@@ -154,6 +167,15 @@ def _check_graph(graph: Graph) -> None:
             raise InvalidArgumentError(f"{graph.label}: nobody computes output {index}")
     if not graph.outputs or len({*graph.outputs}) < len(graph.outputs):
         raise InvalidArgumentError(f"{graph.label}: outputs {graph.outputs[:20]}")
+
+
+def _is_nothing(graph: Graph, index: int) -> bool:
+    """Tell whether a tensor has no elements: a constant, of which a file has no bytes.
+
+    As weights of few bits it ends the process.
+    """
+    tensor = graph.tensors[index]
+    return 0 in tensor.shape and tensor.type not in ("INT8", "UINT8")
 
 
 def _check_tensor(tensor: Tensor) -> None:
@@ -234,13 +256,17 @@ def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
     ]
     known = [scale for scale in scales if scale]
     least, most = min(known, default=1.0), max(known, default=1.0)
-    is_comparing = bool(scales) and operator.name in COMPARING
+    is_plain = "INT16" in types and operator.name in COMPARING | {"ADD"} and not known
+    is_comparing = bool(scales) and operator.name in COMPARING and not is_plain
+    needs_all = operator.name in (ALIKE if known else MEASURED) and not is_plain
     if (
         most > MOST_RATIO * least
-        or (0 < len(known) < len(scales) and operator.name in ALIKE)
+        or (len(known) < len(scales) and needs_all)
         or (is_comparing and not 1 / MOST_RATIO < min(scales) <= most < 1)
     ):
         raise InvalidArgumentError(f"{what} has scales {scales[:20]}")
+    if operator.name == "LOG_SOFTMAX" and not read[0].shape[-1]:
+        raise InvalidArgumentError(f"{what} reads a tensor without elements")
     for position in WHOLE.get(operator.name, ()):
         data = read[position].data if position < len(read) else None
         if data is not None and data.size and data.min() < 0:
@@ -343,149 +369,3 @@ def _may_surprise(tensors: Sequence[Tensor], operator: Operator) -> bool:
         return True
     given = [operator.inputs[at] for at in shaping if at < len(operator.inputs)]
     return any(index < 0 or tensors[index].stored is None for index in given)
-
-
-COUNTED = {
-    "SPLIT": "NumSplits",
-    "SPLIT_V": "NumSplits",
-    "UNPACK": "Num",
-    "PACK": "ValuesCount",
-}
-"""Fields of options that say how many tensors there are."""
-
-COUNTS: dict[str, tuple[int, int | None, int]] = {
-    name: counts
-    for counts, names in {
-        (1, 1, 1): (
-            "DEPTH_TO_SPACE SPACE_TO_DEPTH DEQUANTIZE QUANTIZE FLOOR CEIL ROUND "
-            "L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION LOGISTIC RELU RELU6 "
-            "RELU_N1_TO_1 RELU_0_TO_1 SOFTMAX LOG_SOFTMAX TANH SQUEEZE EXP CAST NEG "
-            "SIN COS LOG SQRT RSQRT SQUARE ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU "
-            "LOGICAL_NOT SHAPE RANK ZEROS_LIKE BUCKETIZE BITCAST FAKE_QUANT "
-            "AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D MATRIX_DIAG WHERE"
-        ),
-        (2, 2, 1): (
-            "ADD SUB MUL DIV PRELU MAXIMUM MINIMUM LESS LESS_EQUAL GREATER "
-            "GREATER_EQUAL EQUAL NOT_EQUAL POW LOGICAL_AND LOGICAL_OR FLOOR_DIV "
-            "FLOOR_MOD SQUARED_DIFFERENCE GATHER GATHER_ND EMBEDDING_LOOKUP REVERSE_V2 "
-            "MATRIX_SET_DIAG BATCH_MATMUL CUMSUM BITWISE_XOR "
-            "RIGHT_SHIFT FILL TILE BROADCAST_TO PAD MIRROR_PAD RESIZE_BILINEAR "
-            "RESIZE_NEAREST_NEIGHBOR TRANSPOSE EXPAND_DIMS MEAN SUM REDUCE_PROD "
-            "REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN"
-        ),
-        (3, 3, 1): (
-            "SELECT SELECT_V2 SLICE SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND PADV2 "
-            "SCATTER_ND DYNAMIC_UPDATE_SLICE RANGE"
-        ),
-        (2, 3, 1): "CONV_2D FULLY_CONNECTED CONV_3D",
-        (3, 4, 1): "TRANSPOSE_CONV CONV_3D_TRANSPOSE",
-        (1, 2, 1): "RESHAPE",
-        (4, 4, 1): "STRIDED_SLICE ONE_HOT SPARSE_TO_DENSE",
-        (2, 2, 2): "TOPK_V2",
-        (1, None, 0): "UNPACK CONCATENATION PACK ADD_N",
-        (2, None, 0): "SPLIT DEPTHWISE_CONV_2D",
-        (3, None, 0): "SPLIT_V",
-    }.items()
-    for name in names.split()
-}
-"""The fewest and most inputs of operators, and the outputs; None leaves them open."""
-
-RANKS: dict[str, tuple[int, ...]] = {
-    name: ranks
-    for ranks, names in {
-        (4, 4): "CONV_2D DEPTHWISE_CONV_2D",
-        (5, 5): "CONV_3D",
-        (1, 4, 4): "TRANSPOSE_CONV",
-        (1, 5, 5): "CONV_3D_TRANSPOSE",
-        (-1, 2): "FULLY_CONNECTED",
-        (4,): (
-            "AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D DEPTH_TO_SPACE SPACE_TO_DEPTH "
-            "RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR LOCAL_RESPONSE_NORMALIZATION"
-        ),
-        (-1,): (
-            "SOFTMAX LOG_SOFTMAX L2_NORMALIZATION UNPACK TOPK_V2 ARG_MAX ARG_MIN SLICE "
-            "STRIDED_SLICE SPLIT_V CUMSUM REVERSE_V2 MATRIX_DIAG"
-        ),
-        (-1, -1): "GATHER_ND EMBEDDING_LOOKUP DYNAMIC_UPDATE_SLICE",
-        (-2, -2): "BATCH_MATMUL",
-    }.items()
-    for name in names.split()
-}
-"""Ranks of the first inputs; a negative one is the least that they may have."""
-
-_COMPARING_NAMES = "LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL"
-COMPARING = frozenset(_COMPARING_NAMES.split())
-MOST_SCALE = 1e30
-MOST_RATIO = 2.0**24
-"""Between the scales of an operator: LiteRT counts quotients of them in 31 bits."""
-
-_ALIKE_NAMES = """
-ADD SUB MUL DIV MAXIMUM MINIMUM POW FLOOR_DIV FLOOR_MOD SQUARED_DIFFERENCE
-BITWISE_XOR RIGHT_SHIFT CONCATENATION ADD_N PACK PRELU LOGICAL_AND LOGICAL_OR
-"""
-ALIKE = frozenset(_ALIKE_NAMES.split()) | COMPARING
-"""Operators that have inputs of one type."""
-
-_KEPT_NAMES = """
-AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D CONV_2D DEPTHWISE_CONV_2D CONV_3D DEPTH_TO_SPACE
-SPACE_TO_DEPTH FLOOR CEIL ROUND L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION LOGISTIC
-RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 LOG_SOFTMAX TANH SQUEEZE EXP NEG SIN COS LOG SQRT
-RSQRT SQUARE ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU ZEROS_LIKE REVERSE_V2
-MATRIX_DIAG MATRIX_SET_DIAG CUMSUM DYNAMIC_UPDATE_SLICE GATHER
-GATHER_ND UNPACK RESHAPE TILE PAD PADV2 MIRROR_PAD SLICE STRIDED_SLICE TRANSPOSE
-EXPAND_DIMS SUM MEAN REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL
-BROADCAST_TO SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND RESIZE_BILINEAR
-RESIZE_NEAREST_NEIGHBOR LOGICAL_NOT
-"""
-KEPT = frozenset(_KEPT_NAMES.split()) | frozenset(_ALIKE_NAMES.split())
-"""Operators whose first output is of the type of the first input."""
-
-WHOLE: dict[str, tuple[int, ...]] = {
-    name: inputs
-    for inputs, names in {
-        (0,): "FILL EMBEDDING_LOOKUP",
-        (1,): (
-            "BROADCAST_TO TILE PAD PADV2 MIRROR_PAD RESIZE_BILINEAR GATHER GATHER_ND "
-            "RESIZE_NEAREST_NEIGHBOR ONE_HOT"
-        ),
-        (0, 1): "SPARSE_TO_DENSE",
-        (0, 2): "SCATTER_ND",
-        (1, 2): "SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND",
-    }.items()
-    for name in names.split()
-}
-"""Inputs that are lengths or places: of those that are constant, none is negative."""
-
-_PLAIN_NAMES = """
-ADD SUB MUL DIV AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D CONCATENATION CONV_2D
-DEPTHWISE_CONV_2D CONV_3D FULLY_CONNECTED DEPTH_TO_SPACE SPACE_TO_DEPTH DEQUANTIZE
-QUANTIZE FLOOR CEIL ROUND L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION LOGISTIC
-LSTM RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 SOFTMAX LOG_SOFTMAX SVDF RNN TANH
-EMBEDDING_LOOKUP GATHER GATHER_ND SQUEEZE UNIDIRECTIONAL_SEQUENCE_LSTM
-UNIDIRECTIONAL_SEQUENCE_RNN EXP CAST PRELU MAXIMUM MINIMUM LESS LESS_EQUAL GREATER
-GREATER_EQUAL EQUAL NOT_EQUAL NEG SELECT SELECT_V2 SIN COS LOG SQRT RSQRT SQUARE POW
-ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU LOGICAL_AND LOGICAL_OR LOGICAL_NOT FLOOR_DIV
-FLOOR_MOD SQUARED_DIFFERENCE PACK UNPACK SHAPE RANK ZEROS_LIKE ADD_N REVERSE_V2
-MATRIX_DIAG MATRIX_SET_DIAG BATCH_MATMUL CUMSUM BUCKETIZE
-DYNAMIC_UPDATE_SLICE BITCAST BITWISE_XOR RIGHT_SHIFT FAKE_QUANT DENSIFY
-"""
-PLAIN = frozenset(_PLAIN_NAMES.split())
-"""Operators whose results have a shape that follows from their inputs' shapes."""
-
-SHAPED_BY: dict[str, tuple[int, ...]] = {
-    name: inputs
-    for inputs, names in {
-        (0,): "SPLIT FILL TRANSPOSE_CONV CONV_3D_TRANSPOSE",
-        (1,): (
-            "RESHAPE TILE BROADCAST_TO PAD PADV2 MIRROR_PAD RESIZE_BILINEAR MEAN SUM "
-            "RESIZE_NEAREST_NEIGHBOR TRANSPOSE EXPAND_DIMS REDUCE_PROD REDUCE_MAX "
-            "REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN TOPK_V2 ONE_HOT "
-            "SPARSE_TO_DENSE RFFT2D"
-        ),
-        (2,): "SCATTER_ND",
-        (1, 2): "SLICE SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND SPLIT_V",
-        (1, 2, 3): "STRIDED_SLICE",
-    }.items()
-    for name in names.split()
-}
-"""Of others, the inputs that shapes follow from; of the rest, anything may be."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from asyncnn.lazy import compiled_module
 from asyncnn.pacing import Steps
-from asyncnn.tflite import flatbuffer, runnable
+from asyncnn.tflite import flatbuffer, operator_rules, runnable
 from asyncnn.tflite.contents import TableReader, reading_contents
 from asyncnn.tflite.tables import (
     BUILTIN_OPTIONS,
@@ -43,12 +43,12 @@ _WORK = {
 """What they take; see `asyncnn.engine.costs`."""
 
 _FLOAT, _BYTE, _INTEGER, _SCALED = 1, 2, 4, 8
-_KNOWN, _ALIKE, _KEPT, _COMPARING = 1, 2, 4, 8
+_KNOWN, _ALIKE, _KEPT, _COMPARING, _MEASURED = 1, 2, 4, 8, 16
 _SHAPED, _SURPRISING = 1, 2
 _NONE = 255
 """Of an input that may be left out, or of counts that are open."""
 
-_UNKNOWN = frozenset({*runnable.CALLED, *runnable.COUNTED, "CONV_3D", "DENSIFY"})
+_UNKNOWN = frozenset({*runnable.CALLED, *operator_rules.COUNTED, "CONV_3D", "DENSIFY"})
 """Operators that are left to Python, besides those that have no known counts."""
 
 _FLAGS = {
@@ -157,27 +157,28 @@ def _packed_type(name: str) -> bytes:
 
 
 def _packed_operator(name: str) -> bytes:
-    counts = runnable.COUNTS.get(name)
+    counts = operator_rules.COUNTS.get(name)
     if counts is None or name in runnable.NO_OPERATORS or name in _UNKNOWN:
         return bytes(12)
     fewest, most, made = counts
     flags = _KNOWN
     for flag, names in (
-        (_ALIKE, runnable.ALIKE),
-        (_KEPT, runnable.KEPT),
-        (_COMPARING, runnable.COMPARING),
+        (_ALIKE, operator_rules.ALIKE),
+        (_KEPT, operator_rules.KEPT),
+        (_COMPARING, operator_rules.COMPARING),
+        (_MEASURED, operator_rules.MEASURED),
     ):
         flags |= flag * (name in names)
-    shaping = _SHAPED if name in runnable.SHAPED_BY else _SURPRISING
+    shaping = _SHAPED if name in operator_rules.SHAPED_BY else _SURPRISING
     return struct.pack(
         "<9B3b",
         *(flags, fewest, _NONE if most is None else most, made),
         runnable.LEFT_OUT.get(name, _NONE),
-        _mask(runnable.WHOLE.get(name, ())),
-        0 if name in runnable.PLAIN else shaping,
-        _mask(runnable.SHAPED_BY.get(name, ())),
+        _mask(operator_rules.WHOLE.get(name, ())),
+        0 if name in operator_rules.PLAIN else shaping,
+        _mask(operator_rules.SHAPED_BY.get(name, ())),
         _WORK.get(name, 0),
-        *(*runnable.RANKS.get(name, ()), 0, 0, 0)[:3],
+        *(*operator_rules.RANKS.get(name, ()), 0, 0, 0)[:3],
     )
 
 
@@ -195,8 +196,8 @@ def _mask(bits: Iterable[int]) -> int:
 
 _RULES = struct.pack(
     "<4d",
-    *(runnable.MOST_BYTES, runnable.MOST_SCALE),
-    *(runnable.MOST_RATIO, runnable.MOST_POSITIVE),
+    *(runnable.MOST_BYTES, operator_rules.MOST_SCALE),
+    *(operator_rules.MOST_RATIO, runnable.MOST_POSITIVE),
 ) + b"".join(
     packed(names.get(number, ""))
     for packed, names in (

@@ -28,11 +28,10 @@ from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.requests import InputCheck
 from asyncnn.tools.conformance.suite import Selection, opened, reached
 from asyncnn.tools.other_runtimes import (
-    LiteRt,
-    OnnxFile,
     OtherRuntime,
     litert_version,
     onnx_runtime_version,
+    open_file,
     taken,
 )
 from asyncnn.tools.samples import (
@@ -283,13 +282,14 @@ def _run_peer(
 
 
 def _open_peer(comparison: Comparison, sample: Sample) -> OtherRuntime:
-    if comparison.peer is PeerKind.LITERT:
-        return LiteRt(
-            comparison.path,
-            reference=comparison.reference_kernels,
-            input_shapes=[sample[info.name].shape for info in comparison.named.inputs],
-        )
-    return OnnxFile(comparison.path, constants=comparison.constants)
+    return open_file(
+        comparison.path,
+        comparison.named.inputs,
+        sample,
+        is_litert=comparison.peer is PeerKind.LITERT,
+        reference=comparison.reference_kernels,
+        constants=comparison.constants,
+    )
 
 
 async def _run_device(

@@ -314,21 +314,46 @@ def as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Arra
     return np.ascontiguousarray(array, dtype).reshape(array.shape)
 
 
+def open_file(
+    path: Path,
+    infos: Sequence[TensorInfo],
+    sample: Mapping[str, Array],
+    *,
+    is_litert: bool,
+    reference: bool = False,
+    constants: Mapping[str, Any] | None = None,
+    shows_all: bool = False,
+) -> LiteRt | OnnxFile:
+    """Open a model file in the runtime that it is for, with the shapes of a sample.
+
+    :raises PeerMissingError: if that is not installed.
+    :raises PeerRefusedError: if it cannot load the model.
+    """
+    if not is_litert:
+        return OnnxFile(path, constants=constants, shows_all=shows_all)
+    shapes = [sample[info.name].shape for info in infos if info.name in sample]
+    return LiteRt(path, reference=reference, input_shapes=shapes, shows_all=shows_all)
+
+
 def taken(
-    peer: OtherRuntime, title: str, infos: Sequence[TensorInfo]
+    peer: OtherRuntime,
+    title: str,
+    infos: Sequence[TensorInfo],
+    *,
+    may_take_fewer: bool = False,
 ) -> Callable[[Mapping[str, Array]], list[Array]]:
     """Return what makes of a sample the inputs of a peer of that title.
 
     :raises InvalidArgumentError: if it has not as many inputs as the model.
     """
     kinds = peer.input_kinds()
-    if len(kinds) != len(infos):
+    if len(kinds) > len(infos) or not (may_take_fewer or len(kinds) == len(infos)):
         raise InvalidArgumentError(
             f"{title} takes {len(kinds)} inputs, and the model {len(infos)}"
         )
     return lambda sample: [
         as_peer_takes(sample[info.name], *kind)
-        for info, kind in zip(infos, kinds, strict=True)
+        for info, kind in zip(infos, kinds, strict=not may_take_fewer)
     ]
 
 

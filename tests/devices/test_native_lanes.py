@@ -37,6 +37,8 @@ pytestmark = [
 
 LOW_NICE = min(NICE, 19 - os.nice(0))
 
+SHORT = np.ones(4, np.float32)
+
 PATIENT = Policy(starvation_limit_ns=10**12)
 """Leaves LOW work where it is, however busy the machine is with other programs."""
 ON_LANES = DeviceSettings(inline_below_us=0, lanes=1, policy=PATIENT)
@@ -55,6 +57,14 @@ def nice_values() -> list[int]:
         for task in TASKS.iterdir()
         if task.name not in own and (task / "comm").read_text() == "asyncnn-lane\n"
     )
+
+
+async def test_a_run_is_not_like_an_earlier_one_with_options() -> None:
+    async with open_device("accelerated", settings=ON_LANES) as device:
+        prepared = await device.prepare(addition(4))
+        for measure in (False, True, False):
+            run = await prepared.run([SHORT, SHORT], measure=measure)
+            assert (run.timing is not None) is measure
 
 
 async def runs_beside_a_held_interpreter(prepared: PreparedModel, x: object) -> bool:

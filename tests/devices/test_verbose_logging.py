@@ -83,6 +83,21 @@ async def test_executing(device: IDevice, told: Told, path: AnyPath) -> None:
     assert told("execution", "send") == RUNS * (is_remote and not is_burst)
 
 
+async def test_a_fenced_launch_says_for_how_many_fences(
+    device: IDevice, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared = await prepare(device)
+    told.clear()
+    first = prepared.run_fenced([X, X])
+    await prepared.run_fenced([X, X], wait_for=[first])
+    counts = [
+        record.fields["fences"]
+        for record in caplog.records
+        if record.getMessage().startswith("execute_fenced")
+    ]
+    assert counts in ([0, 1], [0, 0])  # the first may have ended by then
+
+
 def test_no_path_is_left_out() -> None:
     paths = {each for part in get_args(AnyPath) for each in get_args(part) or (part,)}
     assert paths == {"async", "sync", "fenced", "burst"}

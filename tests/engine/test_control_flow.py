@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from asyncnn.engine import PlanExecution, Program, plan_execution
 from asyncnn.hal.errors import MissedDeadlineTransientError
@@ -173,6 +174,16 @@ class TestIf:
         np.testing.assert_array_equal(
             execution.outputs[0], X + X if condition else X * X
         )
+
+    def test_the_steps_behind_it_follow(self) -> None:
+        model, between = if_model((3,)), OperandLifeTime.TEMPORARY_VARIABLE
+        *operands, result = model.main.operands
+        operands += [operand(F32, between, (3,), 2), none(), result]
+        twice = Operation(OperationType.ADD, (4, 4, 5), (6,))
+        main = Subgraph((*operands,), (*model.main.operations, twice), (0, 3), (6,))
+        execution = launch(replace(model, main=main), np.array([True]), X)
+        assert execution.advance()
+        np.testing.assert_array_equal(execution.outputs[0], 4 * X)
 
 
 class TestWhile:

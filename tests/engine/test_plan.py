@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.plan import Plan
+from asyncnn.engine.plan import Plan, Port
 from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
@@ -251,3 +251,10 @@ def test_without_descriptors_to_import_a_kernel_with_a_model_is_refused_for_now(
         with pytest.raises(ResourceExhaustedTransientError, match="ADD"):
             Program(addition(4).model)
     Program(addition(4).model)
+
+
+def test_a_port_whose_shape_only_execution_shows_takes_no_room() -> None:
+    operand = Operand(OperandType.TENSOR_FLOAT32, (0,))
+    for shape, count in ((None, 0), ((), 1), ((2, 3), 6)):
+        port = Port.of(7, operand, shape)
+        assert (port.count, port.size_bytes) == (count, 4 * count)

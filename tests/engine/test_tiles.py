@@ -1,12 +1,16 @@
 """Long operations stop on the way, and go on where they stopped."""
 
+import time
 from functools import partial
 
 import numpy as np
 import pytest
 
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.hal.errors import (
+    MissedDeadlineTransientError,
+    ResourceExhaustedTransientError,
+)
 from asyncnn.hal.types import (
     ErrorStatus,
     FusedActivationFunc,
@@ -14,6 +18,7 @@ from asyncnn.hal.types import (
     OperandType,
     OperationType,
 )
+from asyncnn.qos import Pause
 from asyncnn.runtime.builder import ModelBuilder
 from tests.engine.scripted import PauseAfter
 
@@ -67,12 +72,12 @@ def program(request: pytest.FixtureRequest) -> Program:
     return PROGRAMS[request.param]()
 
 
-def launch(program: Program) -> PlanExecution:
+def launch(program: Program, deadline_ns: int | None = None) -> PlanExecution:
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
     (port,) = plan.inputs
     x = np.random.default_rng(4).normal(size=port.shape).astype(port.dtype)
-    return PlanExecution(program, plan, [x], [None])
+    return PlanExecution(program, plan, [x], [None], deadline_ns=deadline_ns)
 
 
 def test_one_operation_stops_between_its_tiles(program: Program) -> None:
@@ -95,6 +100,41 @@ def test_asking_at_every_boundary_comes_to_the_end(program: Program) -> None:
         if execution.advance(PauseAfter(0)):
             return
     pytest.fail("no end after 1000 tiles")
+
+
+def test_a_deadline_is_seen_between_tiles(program: Program) -> None:
+    class Passing(Pause):
+        looks = 0
+
+        @property
+        def requested(self) -> bool:  # type: ignore[override]
+            self.looks += 1
+            while self.looks == 3 and time.monotonic_ns() <= deadline_ns:
+                time.sleep(0.001)
+            return False
+
+    deadline_ns = time.monotonic_ns() + 50_000_000
+    execution, pause = launch(program, deadline_ns), Passing()
+    with pytest.raises(MissedDeadlineTransientError):
+        execution.advance(pause)
+    assert pause.looks <= 3
+
+
+def test_an_abort_is_seen_between_tiles(program: Program) -> None:
+    class Aborting(Pause):
+        looks = 0
+
+        @property
+        def requested(self) -> bool:  # type: ignore[override]
+            self.looks += 1
+            if self.looks == 3:
+                execution.abort(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+            return False
+
+    execution, pause = launch(program), Aborting()
+    with pytest.raises(ResourceExhaustedTransientError):
+        execution.advance(pause)
+    assert pause.looks == 3
 
 
 def test_an_operation_is_aborted_between_its_tiles(program: Program) -> None:

@@ -5,6 +5,7 @@ import gc
 import select
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -16,9 +17,11 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
+    ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import ErrorStatus, Handle
 from tests.fences.conftest import Made
+from tests.service.test_descriptors import only
 from tests.waits import cancelled
 
 
@@ -93,6 +96,7 @@ class TestStates:
         else:
             source.fail(status)
         assert before.status is status
+        assert before.reason == ""  # a descriptor has no words
         assert SyncFence.from_fd(after.fileno()).status is status
 
     def test_its_representation_says_how_it_ended(self) -> None:
@@ -325,6 +329,17 @@ class TestCallbacks:
         await asyncio.sleep(0)
         assert not called
 
+    async def test_a_callback_that_is_taken_back_is_let_go(self, made: Made) -> None:
+        def callback(_: SyncFence) -> None: ...
+
+        held = weakref.ref(callback)
+        made.fence.add_done_callback(callback)
+        made.fence.remove_done_callback(callback)
+        del callback
+        await asyncio.sleep(0)
+        gc.collect()
+        assert held() is None
+
     async def test_it_is_called_although_nobody_keeps_the_fence(
         self, made: Made
     ) -> None:
@@ -454,7 +469,15 @@ class TestHandles:
 
     @pytest.mark.parametrize("fd", [-1, 1 << 20, 1 << 40])
     def test_a_descriptor_is_open(self, fd: int) -> None:
-        with pytest.raises(InvalidArgumentError, match="descriptor"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"descriptor -?\d+ of a fence: "
+        ):
+            SyncFence.from_fd(fd)
+
+    def test_descriptors_that_have_run_out_are_no_fault_of_the_caller(self) -> None:
+        fence, _ = SyncFence.pair()
+        fd = fence.fileno()
+        with only(0), pytest.raises(ResourceExhaustedTransientError):
             SyncFence.from_fd(fd)
 
     def test_the_handle_holds_the_descriptor(self, made: Made) -> None:

@@ -59,12 +59,13 @@ def test_a_signalled_fence_ended_with_the_last_of_its_parts(fake: FakeKernel) ->
     assert fence.signalled_at_ns == 70
 
 
-def test_a_failed_fence_says_why(fake: FakeKernel) -> None:
+def test_a_failed_fence_says_why_and_when(fake: FakeKernel) -> None:
     fence = SyncFence.from_fd(fake.fd)
-    fake.status = -errno.ETIMEDOUT
+    fake.status, fake.times = -errno.ETIMEDOUT, (30, 70)
     os.eventfd_write(fake.fd, 1)
     assert fence.status is ErrorStatus.GENERAL_FAILURE
     assert os.strerror(errno.ETIMEDOUT) in fence.reason
+    assert fence.signalled_at_ns == 70
 
 
 def test_other_descriptors_are_no_fences_of_the_kernel() -> None:

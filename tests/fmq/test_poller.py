@@ -154,9 +154,9 @@ class TestServing:
         assert not LoopPoller.running().served
 
     async def test_a_failure_ends_the_serving_and_is_reported(self, ends: Ends) -> None:
-        failures: list[object] = []
+        failures: list[dict[str, object]] = []
         asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: failures.append(context["exception"])
+            lambda _, context: failures.append(context)
         )
         error = RuntimeError("no")
 
@@ -166,7 +166,7 @@ class TestServing:
         served = LoopPoller.running().serve(ends.reader, fail)
         ends.writer.write_nowait(elements(1))
         await until(lambda: served.is_stopped)
-        assert failures == [error]
+        assert failures == [{"message": "serving a queue failed", "exception": error}]
 
     async def test_a_closed_queue_is_served_no_more(self, ends: Ends) -> None:
         echo = Echo(ends.reader)

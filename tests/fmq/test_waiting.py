@@ -27,6 +27,19 @@ async def until_asleep(ends: Ends) -> None:
             await asyncio.sleep(0)
 
 
+def rung(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return what bells that have rung, and are heard, will have been written into."""
+    heard: list[object] = []
+    for bell in (EventDoorbell, SocketDoorbell):
+
+        def noted(self: object, silence: Callable[..., None] = bell.silence) -> None:
+            heard.append(self)
+            silence(self)
+
+        monkeypatch.setattr(bell, "silence", noted)
+    return heard
+
+
 @pytest.fixture(params=["spinning", "sleeping"])
 def spins(request: pytest.FixtureRequest, ends: Ends) -> bool:
     if request.param == "spinning":
@@ -265,8 +278,7 @@ def test_no_loop_no_waiting(ends: Ends) -> None:
 async def test_ends_on_one_loop_need_no_bell(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for bell in (EventDoorbell, SocketDoorbell):
-        monkeypatch.setattr(bell, "silence", lambda _: pytest.fail("it has rung"))
+    rings = rung(monkeypatch)
     reading = asyncio.create_task(ends.reader.read())
     await until_asleep(ends)
     ends.writer.write_nowait(FULL)
@@ -276,6 +288,23 @@ async def test_ends_on_one_loop_need_no_bell(
     await until_asleep(ends)
     assert ends.reader.read_nowait() == FULL
     await writing
+    await asyncio.sleep(0)
+    assert not rings
+
+
+async def test_an_end_that_a_thread_has_blocked_at_needs_none_either(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocking = asyncio.create_task(asyncio.to_thread(ends.reader.read_blocking))
+    await until_asleep(ends)
+    ends.writer.write_nowait(FULL)
+    assert await blocking == FULL
+    reading = asyncio.create_task(ends.reader.read())
+    await until_asleep(ends)
+    rings = rung(monkeypatch)
+    ends.writer.write_nowait(FULL)
+    assert await reading == FULL
+    assert not rings
 
 
 async def test_an_end_on_another_loop_hears_its_bell(ends: Ends) -> None:
@@ -283,6 +312,23 @@ async def test_an_end_on_another_loop_hears_its_bell(ends: Ends) -> None:
     await until_asleep(ends)
     await asyncio.to_thread(ends.writer.write_nowait, FULL)
     assert await reading == FULL
+
+
+async def test_an_end_on_another_loop_is_left_to_that(ends: Ends) -> None:
+    asyncio.get_running_loop().set_debug(True)  # it refuses calls of other threads
+    reading = asyncio.create_task(ends.reader.read())
+    await until_asleep(ends)
+    errors: list[object] = []
+
+    async def write() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        ends.writer.write_nowait(FULL)
+        await asyncio.sleep(0)
+
+    await asyncio.to_thread(asyncio.run, write())
+    assert await reading == FULL
+    assert not errors
 
 
 def test_closed_and_busy_ends_fail_as_everything_closed_and_busy_does() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -52,10 +51,11 @@ async def test_a_user_has_a_bound_for_all_of_its_clients(scheduler: Scheduler) -
 @pytest.mark.parametrize("made", [Client, User])
 @pytest.mark.parametrize("wrong", [{"weight": 0.0}, {"max_pending": -1}])
 def test_weights_are_positive_and_bounds_not_negative(
-    made: Callable[..., object], wrong: dict[str, float]
+    made: type[Client] | type[User], wrong: dict[str, float]
 ) -> None:
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match=f"a {made.__name__.lower()} "):
         made("nobody", **wrong)
+    made("nobody", weight=0.1, max_pending=0)  # it may have nothing
 
 
 async def test_work_counts_for_its_client_and_in_its_accounting(

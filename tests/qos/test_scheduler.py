@@ -171,6 +171,19 @@ async def test_a_failing_run_ends_the_work_and_not_the_lane(
     await good.finished.wait()
 
 
+async def test_a_shortage_ends_the_work_and_is_no_failure_to_log(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    short = Recorded([], body=fail)
+    scheduler.submit(short)
+    await short.finished.wait()
+    assert short.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+    assert not caplog.text
+
+
 async def test_a_scheduler_without_work_has_no_thread() -> None:
     scheduler = Scheduler("unused-lane", max_pending=8)
     assert "unused-lane" not in [thread.name for thread in threading.enumerate()]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.execution import timing_of
+from asyncnn.execution import RunTiming, timing_of
 from asyncnn.hal.types import NO_TIMING, UINT64_MAX, Timing
 from asyncnn.runtime.execution_options import AnyPath
 from tests.networks import addition
@@ -37,8 +37,11 @@ async def test_timing_is_in_nanoseconds_and_its_old_names_in_microseconds() -> N
     timing = timing_of(Timing(7, UINT64_MAX))
     assert timing is not None
     assert (timing.on_device_ns, timing.in_driver_ns) == (7000, None)
-    with pytest.warns(DeprecationWarning, match="in microseconds; use on_device_ns"):
+    with pytest.warns(DeprecationWarning, match="use on_device_ns") as warned:
         assert timing.time_on_device == 7
+    assert warned[0].filename == __file__  # and not where it is warned
+    with pytest.warns(DeprecationWarning, match="use on_device_ns"):
+        assert RunTiming(7999, None).time_on_device == 7
     with pytest.warns(DeprecationWarning, match="use in_driver_ns"):
         assert timing.time_in_driver == UINT64_MAX
     assert timing_of(NO_TIMING) is None

@@ -1,6 +1,7 @@
 """Descriptors that run out, at either end of a channel and in a whole driver."""
 
 import asyncio
+import fcntl
 import gc
 import os
 import resource
@@ -12,7 +13,7 @@ import pytest
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.service.driver.quotas import Budget, ProcessUse
-from asyncnn.service.limits import DescriptorReserve, are_free
+from asyncnn.service.limits import DescriptorReserve, are_free, close_all, least_limit
 from tests.service.conftest import Ends
 from tests.service.raw import BEFORE_FDS, INLINE, Inbox, RawClient
 
@@ -72,6 +73,45 @@ def test_a_reserve_is_taken_of_all_that_the_process_may_have(
 ) -> None:
     assert DescriptorReserve(5).limit == limits[1] - 5
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (limits[1] - 5, limits[1])
+
+
+def test_a_reserve_leaves_most_to_others(limits: tuple[int, int]) -> None:
+    reserve = DescriptorReserve(limits[1], limits[1] - 1)
+    assert reserve.limit == limits[1] - 1 - (limits[1] - 1) // 4
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == reserve.limit
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+@pytest.mark.parametrize("reserved", [0, 5, 1000])
+def test_the_least_limit_has_so_many_besides_a_reserve(
+    limits: tuple[int, int], count: int, reserved: int
+) -> None:
+    most = least_limit(count, reserved)
+    enough, too_few = (DescriptorReserve(reserved, each) for each in (most, most - 1))
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert enough.limit >= count > too_few.limit
+
+
+def test_those_that_follow_one_another_are_closed_at_once_and_none_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[int, int]] = []
+    closerange = os.closerange
+
+    def counted(first: int, end: int) -> None:
+        calls.append((first, end))
+        closerange(first, end)
+
+    fds = [fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 300) for _ in range(8)]
+    closed = [fds[each] for each in (5, 0, 1, 3)]
+    monkeypatch.setattr(os, "closerange", counted)
+    close_all(closed)
+    assert len(calls) == 3
+    for fd in set(fds).difference(closed):
+        os.close(fd)
+    for fd in closed:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.close(fd)
 
 
 class TestChannels:

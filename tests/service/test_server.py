@@ -38,6 +38,19 @@ async def test_others_may_connect_if_some_are_allowed(path: Path) -> None:
         assert await is_served(path)
 
 
+@pytest.mark.parametrize("measured", [False, True])
+async def test_clients_learn_whether_capabilities_were_measured(
+    path: Path, measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReferenceDevice, "has_measured_capabilities", measured)
+    async with (
+        ReferenceDevice() as device,
+        Server(device, path),
+        RemoteDevice(path) as remote,
+    ):
+        assert remote.has_measured_capabilities is measured
+
+
 @pytest.mark.parametrize(("uid", "is_allowed"), [(12345, True), (12346, False)])
 async def test_users_are_told_apart_by_their_credentials(
     path: Path, uid: int, is_allowed: bool, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from asyncnn.service import ServiceLimits
+from asyncnn.service.driver import turns as turns_module
 from asyncnn.service.driver.quotas import DriverResources
 from asyncnn.service.driver.turns import DecodingTurns, Readers, ReadingTurns
 from asyncnn.service.process import Peer
@@ -156,6 +157,32 @@ async def test_connections_that_have_ended_take_nobodys_turn() -> None:
     for flood in floods[:-1]:
         flood.may_go_on = False
     await until(lambda: floods[-1].read)
+
+
+async def test_processes_learn_of_the_connections_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns_module, "_MEMORY_S", 0.0)
+    driver = Readers()
+    for connections in (1, 2):
+        turns = ReadingTurns(driver)
+        for _ in range(connections):
+            turns.opened()
+    assert driver.connections == 3
+    for left in (2, 1):
+        turns.closed()
+        await until(lambda left=left: driver.connections == left)
+
+
+async def test_packets_that_take_no_time_are_read_until_there_are_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns_module, "_SLICE_S", 100.0)
+    turns = ReadingTurns(Readers())
+    floods = [Flood(turns) for _ in range(40)]
+    for flood in floods:
+        flood.readable()
+    assert [flood.read for flood in floods] == [1] * 8 + [0] * 32
 
 
 async def test_processes_decode_in_turns_and_each_one_message_at_a_time() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncnn.devices.compiled_graph import CompiledTensor, GraphKernel
+from asyncnn.devices.compiled_graph import CompiledTensor, GraphKernel, NoElementsError
 from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, WRITER_VERSION
 from asyncnn.devices.litert.graph_file import Engine, GraphFile
 from asyncnn.devices.litert.public_interpreter import computed
@@ -70,6 +70,8 @@ class LiteRtRegions:
     def shapes(self, operation: BoundOperation) -> tuple[Shape | None, ...]:
         """Return the shapes of the outputs; see `ShapeRule`."""
         declared = tuple(output.shape for output in operation.outputs)
+        if any(0 in (operand.shape or ()) for operand in _given(operation)):
+            return (None,) * len(declared)
         if None not in declared:
             return declared
         if id(operation.value(0)) in self._surprising:
@@ -107,7 +109,7 @@ class LiteRtRegions:
         return operation.note(_NOTE, lambda: self._compiled(operation))
 
     def _compiled(self, operation: BoundOperation) -> RegionKernel | None:
-        """Return the graph for the inputs' shapes; None if only a run shows results."""
+        """Return the graph for the inputs' shapes; None if a run makes its results."""
         graph = operation.value(0)
         contents = _contents(graph)
         shapes = [operand.require_shape() for operand in _given(operation)]
@@ -120,7 +122,10 @@ class LiteRtRegions:
         if graph.nbytes >= WORTH_SHARING_BYTES:
             key = weights_key(os.urandom(16), self._version)
             weights = PackedWeights(key)
-        return RegionKernel(self._engine, file, weights)
+        try:
+            return RegionKernel(self._engine, file, weights)
+        except NoElementsError:  # there can only be LiteRT's own memory for it
+            return None
 
     def _is_settled(self, contents: Contents, shapes: Sequence[Shape]) -> bool:
         """Return whether the shapes of outputs follow from the inputs'.

@@ -9,6 +9,8 @@ A region is an operation REGION of the extension ``org.asyncnn.onnx`` (see
     ONNX Runtime's C API
 `region_checks.py`
     what a graph may have before ONNX Runtime sees it
+`graph_rewriting.py`
+    such graphs changed: large weights taken out, outputs that were inputs copied
 `sessions.py`
     graphs that are ready to run, shared by all who run the same one
 `session_graphs.py`

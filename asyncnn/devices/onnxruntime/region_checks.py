@@ -9,18 +9,10 @@ Types and shapes are ONNX Runtime's own business, and it checks them.
 The numbers of fields are from ONNX's ``onnx.proto``.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Set
+from typing import NamedTuple, TypeAlias
 
-from asyncnn.extensions.protobuf import (
-    MAX_MESSAGE_BYTES,
-    Field,
-    decoded,
-    encoded,
-    fields,
-    message,
-)
+from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, Field, fields
 from asyncnn.extensions.regions import DATA_DEPENDENT
 from asyncnn.hal.errors import InvalidArgumentError, in_one_line
 
@@ -30,8 +22,16 @@ MOST_NODES = 200_000
 MOST_NESTED = 16
 """Graphs within graphs."""
 
-DOMAINS = frozenset({b"", b"ai.onnx.ml", b"com.microsoft"})
-"""Of operators that the CPU provider has."""
+DOMAINS = frozenset(
+    {
+        b"",
+        b"ai.onnx.ml",
+        b"com.microsoft",
+        b"com.microsoft.nchwc",
+        b"com.ms.internal.nhwc",
+    }
+)
+"""Of operators that the CPU provider has; the last are in files that it has written."""
 
 REFUSED = frozenset({b"EPContext"})
 """Operators of these domains that stand for code of another engine."""
@@ -44,7 +44,18 @@ _COMPLETE = frozenset(
 _AT_LEAST = {b"QLinearLeakyRelu": 5, b"QLinearSigmoid": 5}
 """Inputs that are read whether they are there or not, as sessions are made."""
 
-_NEED_ELEMENTS = frozenset({b"ConvTranspose", b"GRU", b"LSTM", b"STFT", b"Unique"})
+_Axes: TypeAlias = tuple[int, int | None]
+"""Where a range of axes begins and ends, None for the last one."""
+
+_ANY: _Axes = (0, None)
+_NEED_ELEMENTS: dict[bytes, tuple[int, _Axes]] = {
+    b"ConvTranspose": (0, (2, 3)),
+    b"GRU": (0, _ANY),
+    b"LSTM": (0, (1, 2)),
+    b"STFT": (2, _ANY),
+    b"Unique": (0, (1, None)),
+}
+"""Operators that end the process if an input has no elements along some axes."""
 
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
 _GRAPH, _FUNCTION = 7, 25
@@ -57,19 +68,8 @@ _GRAPHS_OF = frozenset({6, 11})
 _SPARSE_TENSORS_OF = frozenset({22, 23})
 _VALUES, _INDICES = 1, 2
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
-_LENGTHS, _ELEMENT_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9
-_KEY, _VALUE = 1, 2
 _FUNCTION_NAME, _FUNCTION_INPUT, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 4, 7, 10
 _FUNCTION_ATTRIBUTE, _FUNCTION_OVERLOAD = 11, 13
-
-_PARTS: dict[str, dict[int, str]] = {
-    "file": {_GRAPH: "graph", _FUNCTION: "function"},
-    "graph": {_NODE: "node"},
-    "function": {_FUNCTION_NODE: "node"},
-    "node": {_ATTRIBUTE: "attribute"},
-    "attribute": dict.fromkeys(_GRAPHS_OF, "graph"),
-}
-"""What has nodes in it, by the numbers of fields."""
 
 _Name = tuple[bytes, bytes, bytes]
 """Domain, name and overload of a function, or of what a node calls."""
@@ -80,8 +80,8 @@ class Traits(NamedTuple):
 
     ``handed_on`` are inputs that are outputs as well. Some node of one that is to be
     trimmed names empty inputs after its last one. ``tables`` are all that nodes only
-    take rows of. One ``needs_elements`` that has an operator which ends the process
-    on some tensor of none.
+    take rows of. Inputs that it ``needs_elements`` of, along some ranges of axes, may
+    come to an operator which ends the process on a tensor of none.
     """
 
     may_loop: bool
@@ -89,7 +89,7 @@ class Traits(NamedTuple):
     handed_on: frozenset[bytes] = frozenset()
     is_to_be_trimmed: bool = False
     tables: frozenset[bytes] = frozenset()
-    needs_elements: bool = False
+    needs_elements: Mapping[bytes, Set[_Axes]] = {}
 
 
 def check_graph(data: memoryview) -> Traits:
@@ -107,185 +107,8 @@ def check_graph(data: memoryview) -> Traits:
     tables = check.tables - check.read - check.inputs - check.outputs
     return Traits(
         *(check.may_loop, check.depends_on_data, handed_on),
-        *(check.is_to_be_trimmed, frozenset(tables), check.needs_elements),
+        *(check.is_to_be_trimmed, frozenset(tables), check.needed()),
     )
-
-
-def trimmed(content: bytes) -> bytes:
-    """Return a checked file without the empty inputs that nodes name at their ends.
-
-    They mean nothing, and some of ONNX Runtime's kernels read them.
-    """
-    data = memoryview(content)
-    return b"".join(_trimmed(data, Field(0, 0, 0, len(data), True), "file"))
-
-
-def _trimmed(data: memoryview, part: Field, kind: str) -> list[bytes]:
-    found = [*fields(data, part.value, part.end)]
-    dropped = set[int]()
-    for field in reversed(found if kind == "node" else ()):
-        if field.number == _READ:
-            if field.end > field.value:
-                break
-            dropped.add(field.start)
-    parts = list[bytes]()
-    for field in found:
-        inner = _PARTS[kind].get(field.number)
-        if inner is not None and field.is_bytes:
-            parts += message(field.number, _trimmed(data, field, inner))
-        elif field.start not in dropped:
-            parts.append(bytes(data[field.start : field.end]))
-    return parts
-
-
-def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
-    """Return a checked file in which outputs that were inputs are copies of these.
-
-    ONNX Runtime would hand the input over, and leave the memory of the output alone.
-    """
-    data = memoryview(content)
-
-    def changed(part: Field) -> list[bytes] | None:
-        name = _last(data, part, _PORT_NAME) if part.number == _OUTPUT else b""
-        if part.number != _OUTPUT or name not in handed_on:
-            return None
-        copy = name + b" copy %d" % part.start
-        # Of a field that is there twice, the last counts.
-        port = content[part.value : part.end], *message(_PORT_NAME, [copy])
-        node = (
-            *message(_READ, [name]),
-            *message(_COMPUTED, [copy]),
-            *message(_OP_TYPE, [b"Identity"]),
-        )
-        return message(_OUTPUT, port) + message(_NODE, node)
-
-    return _with_graph(data, changed)
-
-
-def with_inputs(content: bytes, tables: Mapping[bytes, "Weight"]) -> bytes:
-    """Return a checked file in which some weights are further inputs, in this order."""
-    data, ports = memoryview(content), list[bytes]()
-    for name, table in tables.items():
-        axes = [message(1, [b"\x08", encoded(each)]) for each in table.lengths]
-        shape = message(2, [each for axis in axes for each in axis])
-        tensor = message(1, [b"\x08", encoded(table.element_type), *shape])
-        port = *message(_PORT_NAME, [name]), *message(2, tensor)
-        ports += message(_INPUT, port)
-
-    def changed(part: Field) -> list[bytes] | None:
-        is_weight = part.number == _INITIALIZER
-        return [] if is_weight and _last(data, part, _NAME) in tables else None
-
-    return _with_graph(data, changed, ports)
-
-
-def _with_graph(
-    data: memoryview,
-    changed: Callable[[Field], list[bytes] | None],
-    added: Sequence[bytes] = (),
-) -> bytes:
-    """Return a file whose graph has parts changed, None for those left, and others."""
-    parts = list[bytes]()
-    for field in fields(data, 0, len(data)):
-        if field.number != _GRAPH:
-            parts.append(bytes(data[field.start : field.end]))
-            continue
-        graph = list[bytes]()
-        for part in fields(data, field.value, field.end):
-            given = changed(part)
-            graph += [bytes(data[part.start : part.end])] if given is None else given
-        parts += message(_GRAPH, [*graph, *added])
-    return b"".join(parts)
-
-
-def _last(data: memoryview, part: Field, number: int) -> bytes:
-    """Return the bytes of a field of a message, of several the last, of none none."""
-    found = b""
-    for each in fields(data, part.value, part.end):
-        if each.number == number:
-            found = bytes(data[each.value : each.end])
-    return found
-
-
-class Weight(NamedTuple):
-    """An initializer of a graph, and where in the file its elements lie."""
-
-    name: bytes
-    element_type: int
-    lengths: tuple[int, ...]
-    start: int
-    end: int
-
-
-def separated(
-    data: memoryview, element_bytes: Mapping[int, int]
-) -> tuple[bytes, list[Weight]]:
-    """Return a checked file without its large weights, and these.
-
-    They are said to be in another file, which nobody looks for if the weights are
-    given besides. ``element_bytes`` are of known types.
-    """
-    weights: dict[bytes, Weight] = {}
-    parts = list[bytes]()
-    for field in fields(data, 0, len(data)):
-        if field.number != _GRAPH:
-            parts.append(bytes(data[field.start : field.end]))
-            continue
-        graph = list[bytes]()
-        for part in fields(data, field.value, field.end):
-            weight = None
-            if part.number == _INITIALIZER and part.end - part.value >= _LARGE_BYTES:
-                weight = _weight(data, part, element_bytes)
-            if weight is None or weight.name in weights:
-                graph.append(bytes(data[part.start : part.end]))
-                continue
-            weights[weight.name] = weight
-            rest = [
-                bytes(data[each.start : each.end])
-                for each in fields(data, part.value, part.end)
-                if each.number not in (_RAW_DATA, _DATA_LOCATION)
-            ]
-            place = *message(_KEY, [b"location"]), *message(_VALUE, [b"weights"])
-            rest += message(_EXTERNAL_DATA, place)
-            rest.append(_IS_EXTERNAL)
-            graph += message(_INITIALIZER, rest)
-        parts += message(_GRAPH, graph)
-    return b"".join(parts), [*weights.values()]
-
-
-_LARGE_BYTES = 1 << 12
-"""A smaller weight is copied sooner than it is taken out."""
-
-_IS_EXTERNAL = encoded(_DATA_LOCATION << 3) + encoded(1)
-
-
-def _weight(
-    data: memoryview, tensor: Field, element_bytes: Mapping[int, int]
-) -> Weight | None:
-    """Return what an initializer is; None if its elements are not all of its bytes."""
-    lengths, found = list[int](), dict[int, Field]()
-    for field in fields(data, tensor.value, tensor.end):
-        if field.number == _LENGTHS:  # packed, or one by one
-            lengths += decoded(data, field.value, field.end)
-        elif field.number in found or field.number not in _OF_WEIGHTS:
-            return None
-        else:
-            found[field.number] = field
-    if not {_ELEMENT_TYPE, _NAME, _RAW_DATA} <= found.keys():
-        return None
-    raw, name = found[_RAW_DATA], found[_NAME]
-    types = decoded(data, found[_ELEMENT_TYPE].value, found[_ELEMENT_TYPE].end)
-    size = math.prod(lengths) * element_bytes.get(types[0], 0)
-    if not raw.is_bytes or not name.is_bytes or size != raw.end - raw.value:
-        return None
-    text = bytes(data[name.value : name.end])
-    return Weight(text, types[0], tuple(lengths), raw.value, raw.end)
-
-
-_DOCUMENTATION = 12
-_OF_WEIGHTS = frozenset(
-    {_ELEMENT_TYPE, _NAME, _RAW_DATA, _DATA_LOCATION, _DOCUMENTATION}
-)
 
 
 class _Check:
@@ -296,7 +119,11 @@ class _Check:
         self._omits = self._needs_all = False
         self.inputs, self.outputs = set[bytes](), set[bytes]()
         self.tables, self.read = set[bytes](), set[bytes]()
-        self.is_to_be_trimmed = self.needs_elements = False
+        self.is_to_be_trimmed = False
+        # What nodes of the graph are made of, and what needs elements; b"" is anything.
+        self._sources: dict[bytes, set[bytes]] = {}
+        self._needing = set[tuple[bytes, _Axes]]()
+        self._captured = set[bytes]()
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
 
@@ -321,6 +148,21 @@ class _Check:
         nodes += sum(self._graph(graph, 1, ()) for graph in graphs)
         self._count(nodes)
         self._check_complete(self._omits and self._needs_all)
+
+    def needed(self) -> dict[bytes, set[_Axes]]:
+        """Return which inputs need elements along which axes; see `Traits`."""
+        found: dict[bytes, set[_Axes]] = {}
+        for name, axes in self._needing:
+            left, seen = [name] if name else [*self.inputs], {name}
+            while left:
+                source = left.pop()
+                if source in self.inputs:
+                    own = axes if source == name else _ANY
+                    found.setdefault(source, set()).add(own)
+                more = self._sources.get(source, set()) - seen
+                seen |= more
+                left += more
+        return found
 
     def _texts(self, message: Field, *numbers: int) -> list[bytes]:
         found = dict.fromkeys(numbers, b"")
@@ -388,6 +230,7 @@ class _Check:
 
     def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:
         nodes = 1
+        is_main = depth == 1 and not callers
         found = {_DOMAIN: b"", _OP_TYPE: b"", _NODE_OVERLOAD: b""}
         for field in self._within(node):
             if field.number == _ATTRIBUTE:
@@ -411,18 +254,28 @@ class _Check:
             self._needs_all |= bool(callers)
             self._check_complete(omits)
         self.depends_on_data |= type_ in _DATA_DEPENDENT
-        if type_ in _NEED_ELEMENTS and not self.needs_elements:
-            # Without an axis, those of none are all different.
-            self.needs_elements = type_ != b"Unique" or any(
-                self._texts(field, _ATTRIBUTE_NAME) == [b"axis"]
-                for field in self._within(node)
-                if field.number == _ATTRIBUTE
-            )
-        if depth == 1 and not callers and name == (b"", b"Gather", b""):
+        place, axes = _NEED_ELEMENTS.get(type_, (len(inputs), _ANY))
+        # Without an axis, those of none are all different.
+        if place < len(inputs) and (type_ != b"Unique" or self._has_axis(node)):
+            self._needing.add((inputs[place], axes) if is_main else (b"", _ANY))
+        if is_main:
+            sources = {*inputs, *self._captured}
+            self._captured.clear()
+            self._sources.update(dict.fromkeys(self._all(node, _COMPUTED), sources))
+        elif not callers:
+            self._captured.update(inputs)
+        if is_main and name == (b"", b"Gather", b""):
             self.tables.update(inputs[:1])
             inputs = inputs[1:]
         self.read.update(inputs)
         return nodes
+
+    def _has_axis(self, node: Field) -> bool:
+        return any(
+            self._texts(field, _ATTRIBUTE_NAME) == [b"axis"]
+            for field in self._within(node)
+            if field.number == _ATTRIBUTE
+        )
 
     def _check_complete(self, omits: bool) -> None:
         if omits:

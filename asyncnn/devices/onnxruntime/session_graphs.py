@@ -80,7 +80,8 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
         if operand is None:
             raise InvalidArgumentError(f"input {place} of a region is omitted")
         argument = _argument(port, f"input {place}", operand)
-        if not argument.nbytes and session.traits.needs_elements:
+        needed = session.traits.needs_elements.get(port.name, ())
+        if any(0 in argument.shape[first:end] for first, end in needed):
             told = "on which an operator of the graph may end the process"
             raise InvalidArgumentError(f"input {place} has no elements, {told}")
         if operand.value is None:

@@ -20,15 +20,14 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from asyncnn.devices.compiled_graph import Array
-from asyncnn.devices.onnxruntime.region_checks import (
-    Traits,
+from asyncnn.devices.onnxruntime.graph_rewriting import (
     Weight,
-    check_graph,
     separated,
     trimmed,
     with_copies,
     with_inputs,
 )
+from asyncnn.devices.onnxruntime.region_checks import Traits, check_graph
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, OnnxRuntimeLibrary
 from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions.regions import BFLOAT16

@@ -337,7 +337,6 @@ def takes_other_lengths(operation: BoundOperation) -> bool:
 def _check_quantization(
     signature: OperationSignature, operation: BoundOperation
 ) -> None:
-    """Check arguments with a fixed quantisation, the same ones in every layout."""
     layout = signature.layouts[0]
     pairs = chain(
         zip(layout.inputs, operation.inputs, strict=False),

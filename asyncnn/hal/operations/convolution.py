@@ -77,7 +77,6 @@ _TYPES = (
 
 
 def _channel_axis_is(axis: int) -> TypedCheck:
-    """Return the check of which filter axis has a scale for each index."""
 
     def check(usage: Usage) -> Requirement | None:
         params = usage.input("filter").extra_params
@@ -111,7 +110,6 @@ def _output_shape(
 def _full_shape(
     read_window: Callable[[BoundOperation], Window2D], operation: BoundOperation
 ) -> tuple[Shape]:
-    """Return the output's shape where all channels of a group reach all others."""
     window = read_window(operation)
     channels_out, _, _, channels_of_group = operation.shape(1)
     operation.whole_quotient(channels_out, window.groups, "output channels")

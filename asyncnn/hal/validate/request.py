@@ -40,8 +40,8 @@ _OPAQUE = -1
 _BUFFER = -2
 """Stands for the size of device-managed buffers, which are used as a whole, too."""
 
-ONNX_REGIONS = "org.asyncnn.onnx"
-"""The extension for models of which requests may give inputs axes of length 0.
+ONNX_REGIONS, LITERT_REGIONS = "org.asyncnn.onnx", "org.asyncnn.litert"
+"""Extensions for models of which requests may give inputs axes of length 0.
 
 Elsewhere such a length is unspecified.
 """
@@ -55,7 +55,7 @@ class RequestRules:
     def __init__(self, model: Model) -> None:
         main = model.main
         used = {each.name for each in model.extension_name_to_prefix}
-        may_be_empty = ONNX_REGIONS in used
+        may_be_empty = not used.isdisjoint({ONNX_REGIONS, LITERT_REGIONS})
         self._inputs = tuple(
             _ArgumentRules.of("input", position, main.operands[index], may_be_empty)
             for position, index in enumerate(main.input_indexes)
@@ -191,7 +191,10 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
         """Check R2 to R5 and R7."""
         try:
             if argument.has_no_value:
-                _check_omitted(argument)
+                if argument.location != _NOWHERE or argument.dimensions:
+                    raise broken(
+                        "R2", "an omitted argument has a location or dimensions"
+                    )
             else:
                 _check_location(argument.location, pool_sizes)
                 size = pool_sizes[argument.location.pool_index]
@@ -262,11 +265,6 @@ def _pool_size(position: int, pool: Memory | BufferToken) -> int:
     except InvalidArgumentError as error:
         raise located(f"pool {position}", error) from None
     return _BUFFER
-
-
-def _check_omitted(argument: RequestArgument) -> None:
-    if argument.location != _NOWHERE or argument.dimensions:
-        raise broken("R2", "an omitted argument has a location or dimensions")
 
 
 def _check_location(location: DataLocation, pool_sizes: Sequence[int]) -> None:

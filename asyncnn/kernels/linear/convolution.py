@@ -261,7 +261,6 @@ def _prepare_depthwise(operation: BoundOperation) -> PreparedKernel:
 
 
 def _along_rows(weights: Array, windows: Window2D) -> tuple[Array, ...]:
-    """Return the weights of each group of taps, repeated along an output row."""
     width = windows.width
     return tuple(
         np.tile(weights[:, taps.columns], (1, 1, width.output))

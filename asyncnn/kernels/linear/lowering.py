@@ -19,7 +19,7 @@ Source: 1.3/types.hal; the multipliers of TensorFlow Lite's reference kernels.
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -52,13 +52,6 @@ def pixels_per_row(pixels: int, channels: int) -> int:
     wanted = -(-_LONG_ROW // channels)
     divisors = (count for count in range(wanted, pixels) if pixels % count == 0)
     return next(divisors, pixels)
-
-
-class Epilogue(Protocol):
-    """Turns sums into stored values."""
-
-    def bind(self, scratch: Scratch, sums: Array) -> Finish:
-        """Return the pass over ``sums`` [rows, length], which it may overwrite."""
 
 
 class FloatEpilogue(msgspec.Struct, frozen=True, eq=False):
@@ -171,6 +164,10 @@ class QuantizedEpilogue:
             out[:] = stored.clip(*self._bounds).T.reshape(out.shape)
 
         return finish
+
+
+Epilogue: TypeAlias = FloatEpilogue | QuantizedEpilogue
+"""Turns sums into stored values."""
 
 
 def fitted_line(

@@ -261,7 +261,6 @@ class OlderExecution:
     def _result(
         self, status: ErrorStatus, shapes: OutputShapes = (), timing: Timing = NO_TIMING
     ) -> ExecutionResult:
-        """Return what is reported of the end, now, with what the driver reported."""
         status = convert_status(status, self._host.version)
         shapes = self._completed(status, shapes)
         reason, deadline = self._callback.reason, self._options.deadline

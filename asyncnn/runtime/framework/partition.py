@@ -339,7 +339,6 @@ class _Divider:
         return self._candidates[assignment[self._writers[index]]].tells_shapes
 
     def _merged(self, grown: _Grown) -> _Grown:
-        """Give partitions to neighbours while that costs less in all."""
         tried: set[tuple[int, ...]] = set()
         for _ in range(MOST_ROUNDS):
             moves = self._moves(grown)
@@ -396,7 +395,6 @@ class _Divider:
         return moves
 
     def _moving(self, taken: Sequence[int]) -> float:
-        """Return what it costs to move what a partition reads and writes."""
         operands = self._main.operands
         inside = {i for p in taken for i in self._main.operations[p].outputs}
         read = {i for p in taken for i in self._main.operations[p].inputs} - inside
@@ -404,7 +402,6 @@ class _Divider:
         return sum(_moving_us(operands[index]) for index in moved)
 
     def _on_one_device(self, grown: _Grown) -> _Grown:
-        """Return all on one device instead, if one can and that costs no more."""
         best = grown
         for device, candidate in enumerate(self._candidates):
             if all(device in may for may in self._may):

@@ -238,7 +238,6 @@ class Space:
         return self._memory, self._plan.intermediates[source.position].offset
 
     def _room(self, source: ArgumentSource) -> tuple[Memory, int, int]:
-        """Return new memory for a tensor that has no place yet."""
         place, operand = (source.kind, source.position), source.operand
         if is_open(operand):
             element = element_size_bytes(operand.type)

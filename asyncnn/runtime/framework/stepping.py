@@ -168,7 +168,6 @@ class SteppedRun(IExecutionCallback):
                 self._guarded(self._execute_next)
 
     def _guarded(self, do: Callable[[], None]) -> None:
-        """Do something; what it raises ends the execution."""
         try:
             do()
         except NeedsWholeError as error:
@@ -219,7 +218,6 @@ class SteppedRun(IExecutionCallback):
     def _call(
         self, prepared: IPreparedModel, request: Request
     ) -> ExecutionResult | None:
-        """Execute a partition; return its outcome if that is there at once."""
         options, deadline = self._options, self._options.deadline
         self._called_ns = time.monotonic_ns()
         if deadline is not None:
@@ -255,7 +253,6 @@ class SteppedRun(IExecutionCallback):
         self.die()
 
     def _take(self, answer: ExecutionResult) -> None:
-        """Take the outcome of the partition that was executed."""
         if answer.status is _NONE:
             self._succeed(answer)
         elif answer.is_left:  # it may write yet, so nobody else does

@@ -3,9 +3,12 @@
 A window over a volume is one over its images, and one over what these are then.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from asyncnn.extensions.onnx_nodes import onnx_module
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
@@ -29,13 +32,16 @@ def _pooled(node: OnnxNode, type_: Op, *, counts_padding: bool = False) -> Value
     rank = value.rank - 2
     if rank not in (1, 2, 3):
         raise node.refuse(f"a pool of rank {value.rank}")
-    if max(spatial(node, "dilations", rank)) > 1:
-        raise node.refuse("a pool with dilation")
-    kernel, strides = (
-        spatial(node, "kernel_shape", rank),
-        spatial(node, "strides", rank),
+    kernel, strides, dilations = (
+        spatial(node, name, rank) for name in ("kernel_shape", "strides", "dilations")
     )
     pads = paddings(node, value.shape[2:], kernel, rank)
+    if node.name == "LpPool" or max(dilations) > 1:
+        extents = [(n - 1) * d + 1 for n, d in zip(kernel, dilations, strict=True)]
+        _say_pads(node, zip(value.shape[2:], extents, strides, pads, strict=True))
+        raise node.refuse("a pool of powers, or with dilation")
+    value = pad(draft, value, [(0, 0)] * 2 + [(min(a, 0), 0) for a, _ in pads])
+    pads = [(max(a, 0), b) for a, b in pads]
     windows = [
         _Window(
             *each[1:], _rounded_up(*each) if node.attribute("ceil_mode", 0) else each[3]
@@ -89,6 +95,21 @@ def _rounded_up(
     return before, after + max(0, count * stride - rest)
 
 
+def _say_pads(node: OnnxNode, axes: Iterable[Any]) -> None:
+    """Have all padding in numbers, for the evaluator, which has rules of its own."""
+    is_up, proto = node.attribute("ceil_mode", 0), type(node.proto)()
+    proto.CopyFrom(node.proto)
+    ends = [_rounded_up(*each) if is_up else each[3] for each in axes]
+    said = {"pads": np.array(ends).T.ravel().tolist(), "count_include_pad": 1}
+    unsaid = ("auto_pad", "ceil_mode", "pads")
+    kept = [each for each in proto.attribute if each.name not in unsaid]
+    del proto.attribute[:]
+    proto.attribute.extend(kept)
+    for name in [*said][: 1 + (node.name == "LpPool")]:
+        proto.attribute.append(onnx_module("helper").make_attribute(name, said[name]))
+    node.proto = proto
+
+
 def _max_pool(node: OnnxNode) -> Value:
     if node.wants(1):
         raise node.refuse("the places of the largest elements")
@@ -111,6 +132,7 @@ def _global(type_: Op) -> Converter:
 CONVERTERS: dict[str, Converter] = {
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
+    "LpPool": lambda node: _pooled(node, Op.L2_POOL_2D),
     "GlobalAveragePool": _global(Op.MEAN),
     "GlobalMaxPool": _global(Op.REDUCE_MAX),
 }

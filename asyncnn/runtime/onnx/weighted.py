@@ -61,7 +61,10 @@ def spatial(node: OnnxNode, name: str, rank: int, default: int = 1) -> list[int]
 def paddings(
     node: OnnxNode, sizes: Sequence[int], kernel: Sequence[int], rank: int
 ) -> list[tuple[int, int]]:
-    """Return the padding before and behind each axis, by whichever rule is given."""
+    """Return the padding before and behind each axis, by whichever rule is given.
+
+    It is negative before an axis where windows leave the first elements out.
+    """
     mode = node.attribute("auto_pad", "NOTSET")
     strides = spatial(node, "strides", rank)
     dilations = spatial(node, "dilations", rank)
@@ -70,9 +73,10 @@ def paddings(
         rows = zip(sizes, kernel, strides, dilations, strict=True)
         for size, length, stride, dilation in rows:
             extent = (length - 1) * dilation + 1
-            total = max((-(-size // stride) - 1) * stride + extent - size, 0)
-            less, more = total // 2, total - total // 2
-            found.append((less, more) if mode == "SAME_UPPER" else (more, less))
+            total = (-(-size // stride) - 1) * stride + extent - size
+            is_late = mode == "SAME_LOWER" or (total < 0 and "Conv" in node.name)
+            before = int((total + is_late) / 2)  # as ONNX Runtime has it
+            found.append((before, max(total - before, 0)))
         return found
     pads = (
         [0] * (2 * rank) if mode == "VALID" else node.attribute("pads", [0] * 2 * rank)
@@ -235,9 +239,9 @@ def convolved(
 def _inside(
     draft: Composer, image: Value, sliding: SlidingWindow
 ) -> tuple[Value, SlidingWindow]:
-    """Pad an image first where padding is as long as the window, which the HAL bars."""
+    """Pad an image first where the HAL does not: by as much as a window, or by less."""
     pairs = zip(sliding.pads, sliding.extents, strict=True)
-    if all(max(pads) < extent for pads, extent in pairs):
+    if all(min(pads) >= 0 and max(pads) < extent for pads, extent in pairs):
         return image, sliding
     padded = pad(draft, image, [(0, 0), (0, 0), *sliding.pads])
     return padded, msgspec.structs.replace(sliding, pads=((0, 0), (0, 0)))

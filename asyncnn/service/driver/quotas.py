@@ -79,11 +79,10 @@ class Budget(msgspec.Struct, eq=False):
             self._counted_at = now
 
 
-class ProcessUse:
+class ProcessUse(msgspec.Struct, eq=False):
     """How much of one budget all connections of a process have."""
 
-    def __init__(self) -> None:
-        self.used = 0
+    used: int = 0
 
 
 class Holding(msgspec.Struct, eq=False, weakref=True):

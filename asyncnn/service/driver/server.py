@@ -299,7 +299,6 @@ class Server:
     def _refuse(
         self, connection: socket.socket, reason: str, setting: str, peer: Peer
     ) -> None:
-        """Tell a client, and the operator, why it is not served."""
         assert self._refusals is not None
         client = f"pid {peer.pid}"
         self._log.log(
@@ -388,7 +387,6 @@ def _bind_abstract(listener: socket.socket, path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that a dead driver left."""
     try:
         status = path.stat()
     except FileNotFoundError:

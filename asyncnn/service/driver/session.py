@@ -240,7 +240,6 @@ class ClientSession:
             self._send_instead(message, str(error))
 
     def _send_instead(self, message: wire.ToClient, reason: str) -> None:
-        """Send that an answer is too large for now."""
         status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         match message:
             case wire.SupportedOperations(call=call) if message.supported:
@@ -336,7 +335,6 @@ class ClientSession:
         message: wire.ToDriver | wire.WithSlices,
         error: ResourceExhaustedTransientError,
     ) -> None:
-        """Answer a message that the driver has no room for; others go on."""
         explained(error)
         match message:
             case wire.AnnouncePools():

@@ -14,17 +14,18 @@ import asyncnn
 from asyncnn import hal
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
-    ExecutionFuture,
     ExecutionResult,
     FencedOutcome,
     OneShot,
     SynchronousByCallback,
+    launched,
 )
 from asyncnn.devices import ReferenceDevice
 from asyncnn.execution import reusable
 from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import PrepareArguments, refuse_execution
+from asyncnn.hal.types import DEFAULT_OPTIONS
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.driver.recorder import CallRecorder
@@ -46,13 +47,7 @@ def hal_execution(
 ) -> Callable[[], Awaitable[ExecutionResult]]:
     """Return the execution of a ready request at the HAL, awaited."""
     request = reusable(prepared.hal, request)
-
-    async def call() -> ExecutionResult:
-        callback = ExecutionFuture()
-        prepared.hal.execute_1_3(request, hal.MeasureTiming.NO, None, None, callback)
-        return await callback
-
-    return call
+    return partial(launched, prepared.hal, request, DEFAULT_OPTIONS)
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,12 @@ from msgspec.structs import replace
 
 from asyncnn import hal
 from asyncnn.burst import BurstController
-from asyncnn.callbacks import ExecutionFuture, ExecutionResult, IFencedExecutionCallback
+from asyncnn.callbacks import (
+    ExecutionResult,
+    IFencedExecutionCallback,
+    executed_synchronously,
+    launched,
+)
 from asyncnn.fences import SyncFence
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionOptions
@@ -24,10 +29,8 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.tools.conformance.vectors import Case
 
 Execute: TypeAlias = Callable[
-    [hal.IPreparedModel, hal.Request, hal.MeasureTiming, int | None],
-    Awaitable[ExecutionResult],
+    [hal.IPreparedModel, hal.Request, ExecutionOptions], Awaitable[ExecutionResult]
 ]
-"""Executes a request, measured or not, with a loop timeout in nanoseconds."""
 
 _ALIGNMENT_BYTES = 64
 
@@ -99,50 +102,25 @@ def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
     return offsets, end
 
 
-async def _execute_async(
-    prepared: hal.IPreparedModel,
-    request: hal.Request,
-    measure: hal.MeasureTiming,
-    loop_timeout: int | None,
-) -> ExecutionResult:
-    callback = ExecutionFuture()
-    prepared.execute_1_3(request, measure, None, loop_timeout, callback)
-    return await callback
-
-
-async def _execute_sync(
-    prepared: hal.IPreparedModel,
-    request: hal.Request,
-    measure: hal.MeasureTiming,
-    loop_timeout: int | None,
-) -> ExecutionResult:
-    return ExecutionResult(
-        *await prepared.execute_synchronously_1_3(request, measure, None, loop_timeout)
-    )
-
-
 async def _execute_fenced(
-    prepared: hal.IPreparedModel,
-    request: hal.Request,
-    measure: hal.MeasureTiming,
-    loop_timeout: int | None,
+    prepared: hal.IPreparedModel, request: hal.Request, options: ExecutionOptions
 ) -> ExecutionResult:
     """Execute behind a fence, and once more behind the fence of that, as the suite."""
     gate, source = SyncFence.pair()
     fence: hal.ISyncFence | None = gate
-    launched: list[tuple[hal.ISyncFence, IFencedExecutionCallback]] = []
-    while len(launched) < 2:
+    executions: list[tuple[hal.ISyncFence, IFencedExecutionCallback]] = []
+    while len(executions) < 2:
         assert fence is not None
         status, fence, callback = prepared.execute_fenced(
-            request, (fence,), measure, None, loop_timeout, None
+            request, (fence,), options.measure, None, options.loop_timeout, None
         )
         if callback is None:
             return _failed(status, "the launch was refused")
         if fence is None:
             return _failed(hal.ErrorStatus.GENERAL_FAILURE, "no fence was returned")
-        launched.append((fence, callback))
+        executions.append((fence, callback))
     source.signal()
-    for told, callback in launched:
+    for told, callback in executions:
         with suppress(hal.AsyncnnError):
             await told
         status, timing, _ = callback.get_execution_info()
@@ -154,8 +132,7 @@ async def _execute_fenced(
 async def _execute_burst(
     prepared: hal.IPreparedModel,
     request: hal.Request,
-    measure: hal.MeasureTiming,
-    loop_timeout: int | None,
+    options: ExecutionOptions,
     *,
     may_fall_back: bool = False,
 ) -> ExecutionResult:
@@ -164,10 +141,7 @@ async def _execute_burst(
     pools = tuple([shareable(pool) for pool in own])
     with await BurstController.open(prepared) as burst:
         for _ in range(2):
-            result = await burst.execute(
-                replace(request, pools=pools),
-                ExecutionOptions(measure, loop_timeout=loop_timeout),
-            )
+            result = await burst.execute(replace(request, pools=pools), options)
         if burst.statistics().fallbacks and not may_fall_back:
             raise NotCarriedError(burst.statistics().fallback_reason)
     for pool, shared in zip(own, pools, strict=True):
@@ -180,8 +154,8 @@ def _failed(status: hal.ErrorStatus, reason: str) -> ExecutionResult:
 
 
 PATHS: dict[str, Execute] = {
-    "async": _execute_async,
-    "sync": _execute_sync,
+    "async": launched,
+    "sync": executed_synchronously,
     "burst": _execute_burst,
     "fenced": _execute_fenced,
 }

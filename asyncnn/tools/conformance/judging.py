@@ -21,9 +21,11 @@ from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operands import QUANT8_TYPES, is_tensor
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
     NO_TIMING,
     UINT64_MAX,
     ErrorStatus,
+    ExecutionOptions,
     HalVersion,
     MeasureTiming,
     Model,
@@ -204,7 +206,7 @@ async def _judge_run(
     problems: list[str] = []
     for measure in MeasureTiming:
         bound = build_request(case)
-        result = await execute(prepared, bound.request, measure, None)
+        result = await execute(prepared, bound.request, ExecutionOptions(measure))
         if result.status is not ErrorStatus.NONE:
             return [f"{result.status.name}: {result.reason}"]
         shapes = result.output_shapes
@@ -230,7 +232,7 @@ async def _judge_refusal(
     case: Case, prepared: IPreparedModel, execute: Execute
 ) -> list[str]:
     bound = build_request(case)
-    result = await execute(prepared, bound.request, MeasureTiming.NO, None)
+    result = await execute(prepared, bound.request, DEFAULT_OPTIONS)
     if result.status is not ErrorStatus.INVALID_ARGUMENT:
         return [f"open outputs: {result.status.name} where they are to be refused"]
     return []
@@ -242,7 +244,7 @@ async def _judge_short(
     if case.outputs[0].value.nbytes <= 1:
         return []
     bound = build_request(case, short_by=1)
-    result = await execute(prepared, bound.request, MeasureTiming.NO, None)
+    result = await execute(prepared, bound.request, DEFAULT_OPTIONS)
     if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
         return [f"short output: {result.status.name}: {result.reason}"]
     dimensions = [shape.dimensions for shape in result.output_shapes]
@@ -261,8 +263,10 @@ async def _judge_failure(case: Case, prepare: Prepare, execute: Execute) -> list
         return []
     bound = build_request(case)
     is_endless = OperationType.WHILE in operation_types(case)
-    loop_timeout = SHORT_LOOP_TIMEOUT_NS if is_endless else None
-    result = await execute(prepared, bound.request, MeasureTiming.YES, loop_timeout)
+    options = ExecutionOptions(
+        MeasureTiming.YES, loop_timeout=SHORT_LOOP_TIMEOUT_NS if is_endless else None
+    )
+    result = await execute(prepared, bound.request, options)
     if result.status is ErrorStatus.NONE:
         return ["succeeded, but is expected to fail"]
     if result.output_shapes or result.timing != NO_TIMING:

@@ -135,7 +135,7 @@ async def _side(
             graph,
             named.states,
             path,
-            reference_kernels=inquiry.reference_kernels,
+            reference=inquiry.reference_kernels,
             constants=inquiry.constants,
         )
         return

@@ -7,24 +7,23 @@ LiteRT by keeping all tensors, which rules its XNNPACK delegate out; ONNX Runtim
 model with more outputs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import StateTensor
 from asyncnn.tools.differing.extracts import Extract, ModelGraph
 from asyncnn.tools.other_runtimes import (
-    InputKind,
     LiteRt,
     OnnxFile,
-    as_peer_takes,
     litert_version,
     onnx_runtime_version,
+    open_file,
+    taken,
 )
 from asyncnn.tools.samples import Sample
 
@@ -149,21 +148,11 @@ class PeerSide:
 
     async def outputs(self, samples: Sequence[Sample]) -> list[list[Array]]:
         """See `Side`; what its file keeps in variables is not among them."""
-        peer = self._open(samples[0], shows_all=False)
-        kinds = self._kinds(peer)
-        results: list[list[Array]] = []
-        for sample in samples:
-            if not self._states:
-                peer.reset()
-            results.append(peer.run(self._given(kinds, sample)))
-        return results
+        return [given for _, _, given in self._runs(samples, shows_all=False)]
 
     async def tensors(self, samples: Sequence[Sample]) -> list[Tensors]:
         """See `Side`."""
-        peer = self._open(samples[0], shows_all=True)
-        kinds = self._kinds(peer)
         named, main = self.graph.named, self.graph.main
-        infos = named.inputs[: len(kinds)]
         known = {
             name: index
             for index, name in enumerate(named.operand_names)
@@ -175,16 +164,15 @@ class PeerSide:
         held = [state.first_value() for state in self._states]
         kept: Tensors = dict(zip(before, held, strict=True))
         results: list[Tensors] = []
-        for sample in samples:
-            if not self._states:
-                peer.reset()
-            outputs = peer.run(self._given(kinds, sample))
+        for sample, peer, outputs in self._runs(samples, shows_all=True):
             computed = peer.tensors(known).items()
             shown = {known[name]: array for name, array in computed}
             for index, array in zip(main.output_indexes, outputs, strict=False):
                 shown.setdefault(index, array)
-            inputs = [sample[info.name] for info in infos]
-            shown |= dict(zip(main.input_indexes, inputs, strict=False))
+            inputs = zip(
+                main.input_indexes, named.inputs, peer.input_kinds(), strict=False
+            )
+            shown |= {index: sample[info.name] for index, info, _ in inputs}
             here = {i: self._as_here(i, array) for i, array in shown.items()}
             results.append({**kept, **here})
             kept = {
@@ -194,35 +182,24 @@ class PeerSide:
             }
         return results
 
-    def _open(self, sample: Sample, *, shows_all: bool) -> LiteRt | OnnxFile:
-        if self.title != "litert":
-            constants = self._options.get("constants")
-            return OnnxFile(self._path, constants=constants, shows_all=shows_all)
+    def _runs(
+        self, samples: Sequence[Sample], *, shows_all: bool
+    ) -> Iterator[tuple[Sample, LiteRt | OnnxFile, list[Array]]]:
+        """Yield each sample with the runtime that has run it, and its outputs."""
         infos = self.graph.named.inputs
-        return LiteRt(
+        peer = open_file(
             self._path,
-            reference=bool(self._options.get("reference_kernels")),
-            input_shapes=[
-                sample[info.name].shape for info in infos if info.name in sample
-            ],
+            infos,
+            samples[0],
+            is_litert=self.title == "litert",
             shows_all=shows_all,
+            **self._options,
         )
-
-    def _kinds(self, peer: LiteRt | OnnxFile) -> list[InputKind]:
-        kinds = peer.input_kinds()
-        count = len(self.graph.named.inputs)
-        if len(kinds) > count:
-            raise InvalidArgumentError(
-                f"{self.title} takes {len(kinds)} inputs, and the model {count}"
-            )
-        return kinds
-
-    def _given(self, kinds: Sequence[InputKind], sample: Sample) -> list[Array]:
-        names = [info.name for info in self.graph.named.inputs]
-        return [
-            as_peer_takes(sample[name], *kind)
-            for name, kind in zip(names, kinds, strict=False)
-        ]
+        feed = taken(peer, self.title, infos, may_take_fewer=True)
+        for sample in samples:
+            if not self._states:
+                peer.reset()
+            yield sample, peer, peer.run(feed(sample))
 
     def _as_here(self, index: int, array: Array) -> Array:
         """Return a tensor in the rank and dtype that its operand has."""

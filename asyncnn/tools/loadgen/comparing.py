@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.interpreter_hooks import building_large, freezing_allowed
@@ -94,6 +94,7 @@ class _Subject:
     ) -> None:
         self._comparison = comparison
         self._name, self._section = name, section
+        self._is_single = section in (report.SINGLE, report.TINY)
         self._refusals = refusals
         self._path = comparison.models.get(name)
         self._named = tiny_addition() if self._path is None else load(self._path)
@@ -108,8 +109,7 @@ class _Subject:
     async def measured(self) -> report.ComparedSection:
         """Measure all passes."""
         comparison, section = self._comparison, self._section
-        is_short = section in (report.SINGLE, report.TINY)
-        passes = comparison.rounds if is_short else comparison.passes
+        passes = comparison.rounds if self._is_single else comparison.passes
         bound_s = report.BOUNDS.get(section, 0) * self._own_s
         async with AsyncExitStack() as stack:
             # A full collection of all that this command has loaded takes 50 ms, which
@@ -128,26 +128,22 @@ class _Subject:
                         found[name].append(figures)
                     continue
                 for name in turns:
-                    verdict = await self._run(systems[name], self._settings())
+                    settings = self._settings()
+                    verdict = await judged(systems[name], self._library, settings)
                     found[name].append(_figures(verdict))
         return report.ComparedSection(
             section, self._name, bound_s * 1e6, comparison.queries, found
         )
 
     def _settings(self) -> Settings:
-        scenario = (
-            Scenario.OFFLINE if self._section == report.OFFLINE else report.SINGLE
-        )
+        is_offline = self._section == report.OFFLINE
         return Settings(
-            scenario=Scenario(scenario),
+            scenario=Scenario.OFFLINE if is_offline else Scenario.SINGLE_STREAM,
             queries=self._comparison.queries,
             seconds=0,
             target_qps=10 / self._own_s,
             expected_s=self._own_s,
         )
-
-    async def _run(self, system: System, settings: Settings) -> LoadGenVerdict:
-        return await judged(system, self._library, settings)
 
     async def _searched(
         self, systems: dict[str, System], turns: Sequence[str], bound_s: float
@@ -155,23 +151,20 @@ class _Subject:
         """Search the highest valid rate of every system, a step of each in turn."""
         searches = {}
         for name in turns:
-            some = msgspec.structs.replace(
-                self._settings(), scenario=Scenario.OFFLINE, queries=_SOME
-            )
-            most = (await self._run(systems[name], some)).rate
-            searches[name] = _Search(most)
+            some = replace(self._settings(), scenario=Scenario.OFFLINE, queries=_SOME)
+            verdict = await judged(systems[name], self._library, some)
+            searches[name] = _Search(verdict.rate)
         for _ in range(_STEPS):
             for name in turns:
                 search = searches[name]
                 for _ in range(_ATTEMPTS):
-                    settings = Settings(
+                    settings = replace(
+                        self._settings(),
                         scenario=Scenario.SERVER,
-                        queries=self._comparison.queries,
-                        seconds=0,
                         target_qps=search.rate,
                         latency_bound_s=bound_s,
                     )
-                    verdict = await self._run(systems[name], settings)
+                    verdict = await judged(systems[name], self._library, settings)
                     if verdict.valid:
                         break
                 search.note(verdict)
@@ -190,28 +183,25 @@ class _Subject:
         return systems
 
     async def _open(self, name: str, stack: AsyncExitStack) -> System:
-        library, path = self._library, self._path
-        if name in (report.AT_ONCE, report.AT_ONCE_BY_LOOP):
-            by_loop = name == report.AT_ONCE_BY_LOOP
-            entered: Any = ways.at_once_system(by_loop=by_loop)
-        elif name in _WAYS:
-            way = _WAYS[name]
-            device = await stack.enter_async_context(
-                ways.opened(self._comparison.device, way.transport)
-            )
-            prepared = await device.prepare(self._named)
-            scenario = Scenario.SINGLE_STREAM
-            if self._section not in (report.SINGLE, report.TINY):
-                scenario = Scenario.SERVER
-            entered = ways.system_of(prepared, library, way, scenario)
-        else:
-            assert path is not None
-            entered = {
+        way, library = _WAYS.get(name), self._library
+        path = self._path or Path()
+        if way is None:
+            openers: dict[str, Callable[[], ways.Serving]] = {
+                report.AT_ONCE: partial(ways.at_once_system, by_loop=False),
+                report.AT_ONCE_BY_LOOP: partial(ways.at_once_system, by_loop=True),
                 report.EXECUTOR: partial(ways.executor_system, path, library, 1),
                 report.TWO_THREADS: partial(ways.executor_system, path, library, 2),
                 report.TO_THREAD: partial(ways.to_thread_system, self._named, library),
                 report.CEILING: partial(ways.threads_system, path, library, 2),
-            }[name]()
+            }
+            entered = openers[name]()
+        else:
+            opening = ways.opened(self._comparison.device, way.transport)
+            device = await stack.enter_async_context(opening)
+            prepared = await device.prepare(self._named)
+            scenarios = Scenario.SERVER, Scenario.SINGLE_STREAM
+            scenario = scenarios[self._is_single]
+            entered = ways.system_of(prepared, library, way, scenario)
         system: System = await stack.enter_async_context(entered)
         return system
 

@@ -191,20 +191,12 @@ def _goal_row(section: ComparedSection, verdict: SystemVerdict) -> Row:
     )
 
 
+_TINY = AT_ONCE, BLOCKING, AT_ONCE_BY_LOOP, BURST_BY_LOOP
+
+
 def systems_of(section: str) -> Sequence[str]:
     """Return the systems that a section has."""
-    if section == TINY:
-        return AT_ONCE, BLOCKING, AT_ONCE_BY_LOOP, BURST_BY_LOOP
-    return (
-        THREADSAFE,
-        AWAITED,
-        BURST,
-        REMOTE,
-        EXECUTOR,
-        TWO_THREADS,
-        TO_THREAD,
-        CEILING,
-    )
+    return _TINY if section == TINY else [name for name in TITLES if name not in _TINY]
 
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {

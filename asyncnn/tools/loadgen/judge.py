@@ -7,15 +7,17 @@ import asyncio
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from asyncnn.extensions import Extension
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.offload import start_thread
 from asyncnn.runtime.model import NamedModel
@@ -32,6 +34,8 @@ _HELD = {"Offline": 32, "MultiStream": 8}
 
 _LEAVING_S = 2.0
 """How long a run that was interrupted may take to end by itself."""
+
+_THREAD = "loadgen"
 
 
 async def judged(
@@ -52,90 +56,56 @@ async def judged(
     )
     system.begin(answers)
     with log_folder(folder) as logs:
-        conduct = _Conduct(loadgen, system, library, settings, logs)
-        await conduct.ended(answers)
+        of_run = loadgen, system, len(library), settings, logs
+        await _ended(partial(_conducted, *of_run), answers)
         if answers.failure is not None:
             raise answers.failure
         return read_verdict(logs, settings)
 
 
-class _Conduct:
-    """One run of LoadGen, on a thread of its own."""
+async def _ended(conduct: Callable[[], None], answers: Answers) -> None:
+    """Call ``conduct`` on a thread of its own and wait; stop if this is cancelled."""
+    outcome: Future[None] = Future()
 
-    def __init__(
-        self,
-        loadgen: Any,
-        system: System,
-        library: Library,
-        settings: Settings,
-        folder: Path,
-    ) -> None:
-        self._loadgen = loadgen
-        self._system = system
-        self._library = library
-        self._settings = settings
-        self._folder = folder
-        self._loop = asyncio.get_running_loop()
-        self._ended = self._loop.create_future()
-
-    async def ended(self, answers: Answers) -> None:
-        """Wait for the end; stop if this is cancelled."""
-        thread = threading.Thread(target=self._run, name="loadgen", daemon=True)
-        _running.add(thread)
+    def run() -> None:
         try:
-            start_thread(thread)
-        except AsyncnnError:
-            _running.discard(thread)
-            raise
-        try:
-            await asyncio.shield(self._ended)
-        except asyncio.CancelledError:
-            answers.is_stopped = True
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LEAVING_S):
-                    await asyncio.shield(self._ended)
-            raise
-
-    def _run(self) -> None:
-        error: BaseException | None = None
-        try:
-            self._test()
-        except BaseException as raised:
-            error = raised
-        _running.discard(threading.current_thread())
-        with suppress(RuntimeError):  # the loop is closed: it was interrupted
-            self._loop.call_soon_threadsafe(self._tell, error)
-
-    def _tell(self, error: BaseException | None) -> None:
-        if self._ended.done():
-            return
-        if error is None:
-            self._ended.set_result(None)
+            conduct()
+        except BaseException as error:
+            outcome.set_exception(error)
         else:
-            self._ended.set_exception(error)
+            outcome.set_result(None)
 
-    def _test(self) -> None:
-        loadgen, count = self._loadgen, len(self._library)
-        logs = loadgen.LogSettings()
-        logs.enable_trace = False
-        logs.log_output.outdir = str(self._folder)
-        logs.log_output.copy_summary_to_stdout = False
-        sut = loadgen.ConstructSUT(self._system.issue, _nothing_held)
-        qsl = loadgen.ConstructQSL(count, count, _loaded, _loaded)
-        try:
-            settings = test_settings(loadgen, self._settings)
-            loadgen.StartTestWithLogSettings(sut, qsl, settings, logs, "")
-        finally:
-            loadgen.DestroyQSL(qsl)
-            loadgen.DestroySUT(sut)
+    start_thread(threading.Thread(target=run, name=_THREAD, daemon=True))
+    end = asyncio.wrap_future(outcome)
+    try:
+        await asyncio.shield(end)
+    except asyncio.CancelledError:
+        answers.is_stopped = True
+        await asyncio.wait([end], timeout=_LEAVING_S)
+        raise
 
 
-_running: set[threading.Thread] = set()
+def _conducted(
+    loadgen: Any, system: System, count: int, settings: Settings, folder: Path
+) -> None:
+    """Have LoadGen run once, with ``count`` samples."""
+    logs = loadgen.LogSettings()
+    logs.enable_trace = False
+    logs.log_output.outdir = str(folder)
+    logs.log_output.copy_summary_to_stdout = False
+    sut = loadgen.ConstructSUT(system.issue, _nothing_held)
+    qsl = loadgen.ConstructQSL(count, count, _loaded, _loaded)
+    try:
+        told = test_settings(loadgen, settings)
+        loadgen.StartTestWithLogSettings(sut, qsl, told, logs, "")
+    finally:
+        loadgen.DestroyQSL(qsl)
+        loadgen.DestroySUT(sut)
 
 
 def is_running() -> bool:
     """Return whether LoadGen goes on with a run that nobody waits for any more."""
-    return bool(_running)
+    return any(thread.name == _THREAD for thread in threading.enumerate())
 
 
 def _nothing_held() -> None:
@@ -335,17 +305,13 @@ async def _run(
     folder = options.log_dir
     if folder is not None and len(options.ways) > 1:
         folder = folder / f"{way.transport}-{way.path}"
-    if not options.accuracy:
-        verdict = await judged(system, options.library, settings, folder)
-        return WayReport(way.transport, way.path, verdict, logs=_told(folder))
+    accuracy = None
     with log_folder(folder) as logs:
         verdict = await judged(system, options.library, settings, logs)
-        accuracy = options.library.accuracy(logs, Tolerance())
-    return WayReport(way.transport, way.path, verdict, accuracy, _told(folder))
-
-
-def _told(folder: Path | None) -> str | None:
-    return None if folder is None else str(folder)
+        if options.accuracy:
+            accuracy = options.library.accuracy(logs, Tolerance())
+    kept = None if folder is None else str(folder)
+    return WayReport(way.transport, way.path, verdict, accuracy, kept)
 
 
 def _settings(options: JudgedRunOptions, alone_s: float) -> Settings:

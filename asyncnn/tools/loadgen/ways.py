@@ -6,15 +6,19 @@ bounds of what any can reach.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from functools import partial
 from pathlib import Path
 from statistics import median
 from threading import local
-from typing import Any, cast, get_args
+from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 import numpy as np
@@ -31,7 +35,7 @@ from asyncnn.runtime.execution_options import Path as HalPath
 from asyncnn.runtime.model import NamedModel, has_fixed_shape
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.service.process import running_driver
+from asyncnn.tools.bench.rounds import OWN, timed
 from asyncnn.tools.loadgen import Scenario
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import (
@@ -57,6 +61,8 @@ PATHS = (THREADSAFE, *get_args(HalPath), BURST)
 """How queries reach the device: launched by LoadGen's thread, or by a HAL call."""
 
 _TRIED = 8
+
+Serving: TypeAlias = AbstractAsyncContextManager[System]
 
 
 class QueryWay(msgspec.Struct, frozen=True):
@@ -87,22 +93,18 @@ async def opened(
 
     :raises AsyncnnError: if there is no such device, or it cannot be opened.
     """
-    device = device or await usual_device_name()
+    name = device or await usual_device_name()
     if transport == IN_PROCESS:
-        opening = open_device(device, settings=OWN_PROCESS, extensions=extensions)
-        async with opening as own:
-            yield own
-        return
-    if own_device(device) is None:
+        opening = open_device(name, settings=OWN_PROCESS, extensions=extensions)
+    elif own_device(name) is None:
         raise InvalidArgumentError(
-            f"a driver process does not serve {device}",
+            f"a driver process does not serve {name}",
             hint=f"use {' or '.join(OWN_DEVICES)}, or --transport inprocess",
         )
-    async with (
-        running_driver(device=device, extensions=places) as driver,
-        connect(driver.path) as remote,
-    ):
-        yield remote
+    else:
+        opening = connect(device=name, extensions=places)
+    async with opening as opened:
+        yield opened
 
 
 def check_model(model: NamedModel) -> None:
@@ -206,13 +208,8 @@ def _blocking(burst: Burst, library: Library) -> Execute:
 
 async def latency_s(prepared: PreparedModel, library: Library) -> float:
     """Return about how many seconds an execution takes, one after the other."""
-    run = prepared.reusable(list(library.inputs[0])).run
-    samples = []
-    for _ in range(_TRIED):
-        started = time.perf_counter()
-        await run()
-        samples.append(time.perf_counter() - started)
-    return median(samples[_TRIED // 2 :])
+    batch = await timed(prepared.reusable(list(library.inputs[0])).run)
+    return median((await batch(_TRIED))[OWN][_TRIED // 2 :]) / 1e6
 
 
 def litert_execute(path: Path, library: Library) -> Execute:
@@ -250,8 +247,10 @@ class TaskSystem(Answering):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def aclose(self) -> None:
-        """Wait for what was begun."""
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[System]:
+        """Serve for the length of an ``async with`` block; wait for what was begun."""
+        yield self
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
@@ -273,14 +272,11 @@ async def executor_system(
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(threads, initializer=take) as pool:
         system = TaskSystem(lambda number: loop.run_in_executor(pool, execute, number))
-        yield system
-        await system.aclose()
+        async with system.serving():
+            yield system
 
 
-@asynccontextmanager
-async def to_thread_system(
-    named: NamedModel, library: Library
-) -> AsyncIterator[System]:
+def to_thread_system(named: NamedModel, library: Library) -> Serving:
     """ONNX Runtime in `asyncio.to_thread`, on an ONNX file of the same model.
 
     :raises PeerMissingError: if ONNX Runtime or the package onnx is not installed.
@@ -293,9 +289,7 @@ async def to_thread_system(
     async def execute(number: int) -> Sequence[Array]:
         return await asyncio.to_thread(session.run, feeds[number])
 
-    system = TaskSystem(execute)
-    yield system
-    await system.aclose()
+    return TaskSystem(execute).serving()
 
 
 @asynccontextmanager
@@ -316,12 +310,8 @@ async def _awaited_nothing(number: int) -> Sequence[Array]:
     return ()
 
 
-@asynccontextmanager
-async def at_once_system(*, by_loop: bool) -> AsyncIterator[System]:
+def at_once_system(*, by_loop: bool) -> Serving:
     """A system that computes nothing: on LoadGen's thread, or through the loop."""
-    if not by_loop:
-        yield BlockingSystem(_nothing)
-        return
-    system = TaskSystem(_awaited_nothing)
-    yield system
-    await system.aclose()
+    if by_loop:
+        return TaskSystem(_awaited_nothing).serving()
+    return nullcontext(BlockingSystem(_nothing))

@@ -13,10 +13,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TypeAlias
-
-import msgspec
 
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, counted
 from asyncnn.runtime.framework.device_registry import (
@@ -26,16 +23,9 @@ from asyncnn.runtime.framework.device_registry import (
 )
 from asyncnn.runtime.model_file import bundled_file, load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
-from asyncnn.tools.bench.rounds import RAPL, EnergyMeter
-from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
-from asyncnn.tools.mlts.contenders import (
-    PATHS,
-    PEERS,
-    MeasuredDevice,
-    open_targets,
-    peer_contender,
-)
-from asyncnn.tools.mlts.measuring import ROUNDS, RunPlan, measure_model
+from asyncnn.tools.bench.rounds import EnergyMeter
+from asyncnn.tools.mlts.contenders import MeasuredDevice, open_targets, peer_contender
+from asyncnn.tools.mlts.measuring import ROUNDS, Suite, measure_model
 from asyncnn.tools.mlts.suite_models import SuiteModel, Wanted, suite_models
 from asyncnn.tools.mlts.suite_records import FORMAT, SuiteReport, SuiteRow
 from asyncnn.tools.samples import random_sample
@@ -51,36 +41,12 @@ __all__ = (
 
 ALL = "all"
 
-DEFAULT_RUNS, DEFAULT_SECONDS = 100, 1.0
-
 _LIBRARIES = ("ai-edge-litert", "onnxruntime")
 _NO_ENERGY = "energy: the machine does not say, or not to this user"
 _SMALL_MODEL = "digits_float.asyncnn"
 
 Told: TypeAlias = Callable[[int, int, str], None]
 """Gets how many steps of how many are done, and which was the last."""
-
-
-class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """How models are measured; see `RunPlan`. ``powercap`` is where energy is read.
-
-    The driver that serves ``socket`` is measured beside the devices.
-    """
-
-    devices: Sequence[str]
-    paths: Sequence[str] = PATHS
-    transports: Sequence[str] = (IN_PROCESS, REMOTE)
-    peers: Sequence[str] = PEERS
-    runs: int = DEFAULT_RUNS
-    seconds: float = DEFAULT_SECONDS
-    powercap: Path = RAPL
-    socket: Path | None = None
-
-    def __str__(self) -> str:
-        return (
-            f"at most {self.runs} runs or about {self.seconds:g} s in {ROUNDS} rounds, "
-            "on any CPU"
-        )
 
 
 def chosen_devices(names: Sequence[str]) -> list[str]:
@@ -120,18 +86,10 @@ async def run_suite(
         told(steps, total, what)
 
     rows: list[SuiteRow] = []
-    plan = RunPlan(
-        paths=suite.paths,
-        peers=suite.peers,
-        runs=suite.runs,
-        seconds=suite.seconds,
-        meter=EnergyMeter.found(suite.powercap),
-        told=tell,
-        kept=rows.extend,
-    )
+    meter = EnergyMeter.found(suite.powercap)
 
     def report(notes: Sequence[str], interrupted: str = "") -> SuiteReport:
-        if plan.meter is None:
+        if meter is None:
             notes = [*notes, _NO_ENERGY]
         return SuiteReport(
             format=FORMAT,
@@ -153,7 +111,7 @@ async def run_suite(
         _warm_up_peers(suite.peers, models)
         try:
             for number, model in enumerate(models, 1):
-                rows += await measure_model(model, targets, plan)
+                await measure_model(model, targets, suite, meter, tell, rows)
                 steps = number * (ROUNDS + 1)
         except CancelledError:
             if any(row.latency is not None for row in rows):

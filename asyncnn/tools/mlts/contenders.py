@@ -6,7 +6,6 @@ measured on the way.
 
 import gc
 import os
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -33,7 +32,6 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import form_for
-from asyncnn.service.process import peer_of, running_driver, socket_address
 from asyncnn.tools.bench.processes import resident_kib
 from asyncnn.tools.comparison import as_model_gives
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
@@ -42,10 +40,9 @@ from asyncnn.tools.mlts.suite_records import Preparation, rounded
 from asyncnn.tools.mlts.trials import Trial
 from asyncnn.tools.onnx_writer import OnnxRuntime, onnx_file
 from asyncnn.tools.other_runtimes import (
-    LiteRt,
-    OnnxFile,
     OtherRuntime,
     PeerRefusedError,
+    open_file,
     taken,
 )
 from asyncnn.tools.samples import Sample
@@ -105,15 +102,16 @@ class Contender(msgspec.Struct, eq=False):
 
 
 class MeasuredDevice(msgspec.Struct, frozen=True, eq=False):
-    """A device that is open; ``pid`` is its driver's, None in this process.
-
-    It is 0 where the kernel does not say.
-    """
+    """A device that is open."""
 
     name: str
     transport: str
     device: Device
-    pid: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process of its driver, 0 if the kernel does not say; None in this one."""
+        return getattr(self.device.hal, "pid", None)
 
     async def contenders(
         self, stack: AsyncExitStack, model: SuiteModel, paths: Sequence[str]
@@ -229,7 +227,7 @@ async def open_targets(
         notes: list[str] = []
         if chosen is not None:
             device = await stack.enter_async_context(connect(chosen))
-            targets.append(MeasuredDevice(device.name, REMOTE, device, _pid_of(chosen)))
+            targets.append(MeasuredDevice(device.name, REMOTE, device))
         for name in devices:
             for transport in transports:
                 if transport == REMOTE and own_device(name) is None:
@@ -238,33 +236,18 @@ async def open_targets(
                         f"{' or '.join(OWN_DEVICES)}"
                     )
                     continue
+                opening = (
+                    open_device(name, settings=OWN_PROCESS)
+                    if transport == IN_PROCESS
+                    else connect(device=name)
+                )
                 try:
-                    targets.append(await _open(stack, name, transport))
+                    device = await stack.enter_async_context(opening)
                 except AsyncnnError as error:
                     notes.append(f"{name}, {transport}: {error}")
+                else:
+                    targets.append(MeasuredDevice(name, transport, device))
         yield targets, notes
-
-
-async def _open(stack: AsyncExitStack, name: str, transport: str) -> MeasuredDevice:
-    if transport == IN_PROCESS:
-        device = await stack.enter_async_context(
-            open_device(name, settings=OWN_PROCESS)
-        )
-        return MeasuredDevice(name, transport, device)
-    driver = await stack.enter_async_context(running_driver(device=name))
-    device = await stack.enter_async_context(connect(driver.path))
-    return MeasuredDevice(name, transport, device, driver.pid)
-
-
-def _pid_of(path: Path) -> int:
-    """Return the process of the driver that serves ``path``; 0 if nobody knows."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.setblocking(False)
-        try:
-            connection.connect(socket_address(path))
-            return peer_of(connection).pid
-        except OSError:
-            return 0
 
 
 def peer_contender(system: str, model: SuiteModel) -> Contender:
@@ -278,18 +261,14 @@ def peer_contender(system: str, model: SuiteModel) -> Contender:
     assert named is not None
     assert trial is not None
     kind = kind_of(open_model_file(model.path))
-    if system == LITERT:
-        if kind is not FileKind.TFLITE:
-            raise PeerRefusedError(f"it does not read {kind.value} files")
+    if system == LITERT and kind is not FileKind.TFLITE:
+        raise PeerRefusedError(f"it does not read {kind.value} files")
+    is_litert = system == LITERT
+    if is_litert or kind is FileKind.ONNX:
         sample = trial.sequences[0][0]
-        shapes = [sample[info.name].shape for info in named.inputs]
-        return _loaded(
-            partial(_as_it_is, system, named),
-            partial(LiteRt, model.path, input_shapes=shapes),
-            trial,
+        opening = partial(
+            open_file, model.path, named.inputs, sample, is_litert=is_litert
         )
-    if kind is FileKind.ONNX:
-        opening = partial(OnnxFile, model.path)
         return _loaded(partial(_as_it_is, system, named), opening, trial)
     contents = onnx_file(named)
     return _loaded(

@@ -5,11 +5,12 @@ the machine for a while slows all of them. Figures are of every run of all round
 Energy is what the machine says it has used.
 """
 
-from asyncio import CancelledError, sleep
+from asyncio import sleep
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from itertools import cycle
 from math import ceil, inf
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -17,10 +18,13 @@ from typing import Any
 import msgspec
 
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.tools.bench.rounds import OWN, Batch, EnergyMeter, rotated, timed
+from asyncnn.tools.bench.rounds import OWN, RAPL, Batch, EnergyMeter, rotated, timed
+from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.mlts.contenders import (
     CALL,
     LITERT,
+    PATHS,
+    PEERS,
     Contender,
     MeasuredDevice,
     peer_contender,
@@ -36,22 +40,27 @@ _AT_ONCE_US = 250_000.0
 """Of runs that cannot be cancelled in between."""
 
 
-class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is measured.
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """How models are measured. ``powercap`` is where energy is read.
 
     Each contender has at most ``runs`` runs, which take about ``seconds`` at most, and
-    one in each round.
+    one in each round. The driver that serves ``socket`` is measured beside the devices.
     """
 
-    paths: Sequence[str]
-    peers: Sequence[str]
-    runs: int
-    seconds: float
-    meter: EnergyMeter | None = None
-    told: Callable[[str], None] = lambda what: None
-    """Called after the model is prepared and after each of `ROUNDS`."""
-    kept: Callable[[list[SuiteRow]], None] = lambda rows: None
-    """Called with what was measured until then if measuring is cancelled."""
+    devices: Sequence[str]
+    paths: Sequence[str] = PATHS
+    transports: Sequence[str] = (IN_PROCESS, REMOTE)
+    peers: Sequence[str] = PEERS
+    runs: int = 100
+    seconds: float = 1.0
+    powercap: Path = RAPL
+    socket: Path | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"at most {self.runs} runs or about {self.seconds:g} s in {ROUNDS} rounds, "
+            "on any CPU"
+        )
 
 
 class _Entry:
@@ -96,13 +105,12 @@ class _Entry:
         self.least_us = min(self.least_us, (perf_counter() - started) * 1e6)
         return outputs
 
-    async def run_batch(self, plan: RunPlan) -> None:
+    async def run_batch(self, suite: Suite, meter: EnergyMeter | None) -> None:
         """Run the part of one round."""
         if self.refusal or self.batch is None:
             return
-        within = plan.seconds * 1e6 / max(self.least_us, 1e-3)
-        runs = max(1, ceil(min(plan.runs, within) / ROUNDS))
-        meter = plan.meter
+        within = suite.seconds * 1e6 / max(self.least_us, 1e-3)
+        runs = max(1, ceil(min(suite.runs, within) / ROUNDS))
         if meter is not None:
             meter.joules()
         us: list[float] = []
@@ -138,21 +146,28 @@ class _Entry:
 
 
 async def measure_model(
-    model: SuiteModel, targets: Sequence[MeasuredDevice], plan: RunPlan
-) -> list[SuiteRow]:
+    model: SuiteModel,
+    targets: Sequence[MeasuredDevice],
+    suite: Suite,
+    meter: EnergyMeter | None,
+    told: Callable[[str], None],
+    rows: list[SuiteRow],
+) -> None:
     """Prepare a model everywhere, judge its outputs, and time it in rounds.
 
-    What refuses the model, or fails with it, is a row that says why.
+    ``told`` is called after it is prepared and after each of `ROUNDS`. Rows are added,
+    of what was measured until then if this is cancelled. What refuses the model, or
+    fails with it, is a row that says why.
     """
     trial, name = model.trial, model.name
     if trial is None:
-        return []
+        return
     refused: list[SuiteRow] = []
     async with AsyncExitStack() as stack:
         entries = []
         for target in targets:
-            entries += await _prepared(stack, target, model, plan, refused)
-        for peer in plan.peers:
+            entries += await _prepared(stack, target, model, suite.paths, refused)
+        for peer in suite.peers:
             try:
                 entries.append(_Entry(peer_contender(peer, model)))
             except AsyncnnError as error:
@@ -168,39 +183,32 @@ async def measure_model(
                 )
         for entry in entries:
             await entry.try_out(trial)
-        plan.told(f"{name}, prepared")
+        told(f"{name}, prepared")
         try:
             for number in range(ROUNDS):
                 for entry in rotated(entries, number):
-                    await entry.run_batch(plan)
-                plan.told(f"{name}, round {number + 1} of {ROUNDS}")
-        except CancelledError:
-            rows = _rows(name, trial, entries)
-            measured = [row for row in rows if row.latency or row.refusal]
-            plan.kept([*measured, *refused])
-            raise
-        rows = _rows(name, trial, entries)
-    return [*rows, *refused]
-
-
-def _rows(name: str, trial: Trial, entries: Sequence[_Entry]) -> list[SuiteRow]:
-    accuracies = judged(trial, entries)
-    return [
-        entry.row(name, accuracy)
-        for entry, accuracy in zip(entries, accuracies, strict=True)
-    ]
+                    await entry.run_batch(suite, meter)
+                told(f"{name}, round {number + 1} of {ROUNDS}")
+        finally:
+            accuracies = judged(trial, entries)
+            found = [
+                entry.row(name, accuracy)
+                for entry, accuracy in zip(entries, accuracies, strict=True)
+            ]
+            rows += [row for row in found if row.latency or row.refusal]
+            rows += refused
 
 
 async def _prepared(
     stack: AsyncExitStack,
     target: MeasuredDevice,
     model: SuiteModel,
-    plan: RunPlan,
+    paths: Sequence[str],
     refused: list[SuiteRow],
 ) -> list[_Entry]:
     contenders: list[Contender] = []
     try:
-        contenders, refusals = await target.contenders(stack, model, plan.paths)
+        contenders, refusals = await target.contenders(stack, model, paths)
     except AsyncnnError as error:
         refusals = {"": str(error)}
     refused += [

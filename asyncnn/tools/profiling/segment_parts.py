@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.engine import Engine, load_engine
 from asyncnn.devices.litert.writer import write_file
 from asyncnn.engine.delegation import Segment, Step
@@ -77,7 +78,7 @@ def _measured_ns(
 ) -> list[float]:
     needed = {index for part in step.parts for index in part.inputs}
     needed.update(step.outputs)
-    calls: list[tuple[_Graph, Inputs, Outputs]] = []
+    calls: list[tuple[CompiledGraph, Inputs, Outputs]] = []
     for part in step.parts:
         read = dict.fromkeys(
             index
@@ -87,14 +88,14 @@ def _measured_ns(
         written = tuple(index for index in part.outputs if index in needed)
         for index, operand in zip(part.outputs, part.operation.outputs, strict=True):
             arrays[index] = _empty(operand)
-        graph = _Graph(engine, Segment((part,), tuple(read), written))
+        graph = engine.compile(write_file(Segment((part,), tuple(read), written)))
         given = [arrays[index] for index in read]
         calls.append((graph, given, [arrays[index] for index in written]))
     times: list[list[int]] = [[] for _ in calls]
     due_ns = time.perf_counter_ns() + int(_LONGEST_S * 1e9)
     for _ in range(rounds + 1):
         for taken, (graph, inputs, outputs) in zip(times, calls, strict=True):
-            taken.append(graph.time_ns(inputs, outputs))
+            taken.append(_time_ns(graph, inputs, outputs))
         if time.perf_counter_ns() > due_ns:
             break
     call_ns = _call_ns(engine, 1)
@@ -108,16 +109,10 @@ def _measured_ns(
     return own
 
 
-class _Graph:
-    """One operation as a compiled graph."""
-
-    def __init__(self, engine: Engine, segment: Segment) -> None:
-        self._run = engine.compile(write_file(segment)).run
-
-    def time_ns(self, inputs: Inputs, outputs: Outputs) -> int:
-        started_ns = time.perf_counter_ns()
-        self._run(inputs, outputs)
-        return time.perf_counter_ns() - started_ns
+def _time_ns(graph: CompiledGraph, inputs: Inputs, outputs: Outputs) -> int:
+    started_ns = time.perf_counter_ns()
+    graph.run(inputs, outputs)
+    return time.perf_counter_ns() - started_ns
 
 
 def _call_ns(engine: Engine, count: int) -> float:
@@ -127,9 +122,9 @@ def _call_ns(engine: Engine, count: int) -> float:
     operation = BoundOperation(type_, (one,) * count, (one,), False, {})
     read = tuple(range(1, count + 1))
     step = Step(0, operation, read, (0,), None)
-    graph = _Graph(engine, Segment((step,), read, (0,)))
+    graph = engine.compile(write_file(Segment((step,), read, (0,))))
     inputs, outputs = [_empty(one) for _ in read], [_empty(one)]
-    return statistics.median(graph.time_ns(inputs, outputs) for _ in range(_CALLS))
+    return statistics.median(_time_ns(graph, inputs, outputs) for _ in range(_CALLS))
 
 
 def _empty(operand: BoundOperand) -> Array:

@@ -2,10 +2,10 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.plan import Plan
@@ -30,6 +30,7 @@ from asyncnn.tools.profiling.facts import (
 from asyncnn.tools.profiling.segment_parts import Parts, engine_name
 from asyncnn.tools.profiling.timeline import (
     MEANINGS,
+    Place,
     RunStage,
     Timeline,
     TracedExecution,
@@ -72,6 +73,10 @@ class _Unit(msgspec.Struct, frozen=True, eq=False):
     def key(self) -> Key:
         return id(self.plan.subgraph), self.step.position
 
+    @property
+    def places(self) -> list[Place]:
+        return [(number, *self.key) for number in self.numbers]
+
 
 class Summary:
     """The parts of the profile of a model on a device."""
@@ -85,41 +90,29 @@ class Summary:
         self._typical_ns = sum(
             lines[k].total_ns - lines[k].observing_ns for k in self._typical
         )
-        self.observing_us = _median_us(line.observing_ns for line in lines)
-        self.observed_us = _median_us(line.total_ns for line in lines)
         self._of_execution = self._partitions_of_executions()
         self._units = self._all_units()
-        self.segments = tuple(self._segments())
-        self.operations = _with_readers(model, list(self._operations()))
-        self.partitions = tuple(self._partitions())
-        self.stages = tuple(self._stages())
 
-    def profile(
-        self, *, model: str, version: str, inputs: str, run_us: float, environment: str
-    ) -> Profile:
-        """Return the profile; what is given here others know."""
-        in_operations = sum(each.share for each in self.operations)
-        in_stages = sum(each.share for each in self.stages)
-        of_main = sum(each.subgraph is None for each in self.operations)
-        # A device that shows nothing has folded nothing, as far as is known.
-        folded = len(self._model.main.operations) - of_main if of_main else 0
+    def profile(self, **known: Any) -> Profile:
+        """Return the profile; ``known`` are fields that only the caller knows."""
+        operations = _with_readers(self._model, list(self._operations()))
+        stages, lines = tuple(self._stages()), self._seen.timelines
+        in_operations = sum(each.share for each in operations)
+        of_main = sum(each.subgraph is None for each in operations)
         return Profile(
-            model=model,
             device=self._device,
-            version=version,
-            inputs=inputs,
-            runs=len(self._seen.timelines),
-            run_us=run_us,
-            observed_us=self.observed_us,
-            observing_us=self.observing_us,
-            accounted=in_operations + in_stages,
+            runs=len(lines),
+            observed_us=_median_us(line.total_ns for line in lines),
+            observing_us=_median_us(line.observing_ns for line in lines),
+            accounted=in_operations + sum(each.share for each in stages),
             operations_share=in_operations,
-            operations=self.operations,
-            segments=self.segments,
-            partitions=self.partitions,
-            stages=self.stages,
-            folded=folded,
-            environment=environment,
+            operations=operations,
+            segments=tuple(self._segments()),
+            partitions=tuple(self._partitions()),
+            stages=stages,
+            # A device that shows nothing has folded nothing, as far as is known.
+            folded=len(self._model.main.operations) - of_main if of_main else 0,
+            **known,
         )
 
     def _amount(self, times_ns: Sequence[float]) -> _Amount:
@@ -129,15 +122,10 @@ class Summary:
         return _Amount(max(_median_us(times_ns), 0.0), share)
 
     def _amount_of(self, unit: _Unit) -> _Amount:
-        places = [(number, *unit.key) for number in unit.numbers]
         lines = self._seen.timelines
-        return self._amount([sum(line.own_ns[p] for p in places) for line in lines])
-
-    def _calls(self, unit: _Unit) -> float:
-        places = [(number, *unit.key) for number in unit.numbers]
-        lines = self._seen.timelines
-        counts = [float(sum(line.counts[p] for p in places)) for line in lines]
-        return statistics.median(counts)
+        return self._amount(
+            [sum(line.own_ns[p] for p in unit.places) for line in lines]
+        )
 
     def _partitions_of_executions(self) -> list[int]:
         """Return the number of the partition of each execution.
@@ -261,14 +249,14 @@ class Summary:
             segment=segment,
             time_us=amount.time_us,
             share=amount.share,
-            calls=self._calls(unit),
+            calls=statistics.median(
+                float(sum(line.counts[place] for place in unit.places))
+                for line in self._seen.timelines
+            ),
             is_apportioned=is_apportioned,
-            input_bytes=facts.input_bytes,
-            output_bytes=facts.output_bytes,
-            weight_bytes=facts.weight_bytes,
             temporary_bytes=None if by_engine else temporary_bytes(unit.plan, part),
-            shapes=facts.shapes,
             reads=(),
+            **asdict(facts),
         )
 
     def _partitions(self) -> Iterable[PartitionProfile]:

@@ -12,11 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn import Device, load, open_device
-from asyncnn.devices.onnxruntime.region_checks import (
-    check_graph,
-    separated,
-    with_inputs,
-)
+from asyncnn.devices.onnxruntime.graph_rewriting import separated, with_inputs
+from asyncnn.devices.onnxruntime.region_checks import check_graph
 from asyncnn.devices.onnxruntime.sessions import ELEMENT_TYPES
 from tests.devices.onnxruntime.graphs import (
     FLOAT,

@@ -334,17 +334,62 @@ async def test_none_are_all_different_but_along_an_axis(
     device: Device, options: dict[str, int]
 ) -> None:
     nodes = [helper.make_node("Unique", ["x"], ["y"], **options)]
-    content = graph(nodes, [("x", FLOAT, ["n"])], [("y", FLOAT, ["m"])])
-    prepared = await device.prepare(region(content, [port(F32, 0)], [port(F32, 0)]))
+    content = graph(nodes, [("x", FLOAT, [3, "n"])], [("y", FLOAT, None)])
+    ends = [port(F32, 3, 0)], [port(F32)]
+    prepared = await device.prepare(region(content, *ends))
     if options:
         with pytest.raises(InvalidArgumentError, match="has no elements"):
-            await prepared.run([np.empty(0, F32)])
+            await prepared.run([np.empty((3, 0), F32)])
     else:
-        (y,) = (await prepared.run([np.empty(0, F32)])).values()
+        (y,) = (await prepared.run([np.empty((3, 0), F32)])).values()
         assert y.shape == (0,)
 
 
-async def test_only_regions_of_onnx_take_inputs_without_elements() -> None:
+WEIGHTS = {
+    "w": np.ones((1, 4, 2), F32),
+    "r": np.ones((1, 4, 1), F32),
+    "k": np.ones((2, 3, 2, 2), F32),
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "made", "type_", "read", "options"),
+    [
+        ((0, 3, 2), (0, 1, 3, 1), "LSTM", "xwr", {"hidden_size": 1}),
+        ((0, 2, 4, 4), (0, 3, 5, 5), "ConvTranspose", "xk", {}),
+        ((0, 3), (0, 3), "Unique", "x", {"axis": 0}),
+        ((0, 1), (2, 1, 1, 1), "GRU", "zgs", {"hidden_size": 1}),
+    ],
+)
+async def test_operators_are_given_none_that_they_can_do_without(
+    device: Device,
+    shape: tuple[int, ...],
+    made: tuple[int, ...],
+    type_: str,
+    read: str,
+    options: dict[str, int],
+) -> None:
+    arrays = WEIGHTS | {
+        "z": np.ones((2, 1, 2), F32),
+        "g": np.ones((1, 3, 2), F32),
+        "s": np.ones((1, 3, 1), F32),
+    }
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    axes = [each or "n" for each in shape]
+    nodes = [
+        helper.make_node(type_, [*read], ["y"], **options),
+        helper.make_node("Identity", ["x"], ["copy"]),
+    ]
+    ends = [("x", FLOAT, axes)], [("y", FLOAT, None), ("copy", FLOAT, axes)]
+    content = graph(nodes, *ends, weights)
+    prepared = await device.prepare(load(content))
+    x = np.empty(shape, F32)
+    found = await prepared.run([x])
+    assert found["copy"].shape == shape
+    assert found["y"].shape == made
+
+
+async def test_only_regions_take_inputs_without_elements() -> None:
     builder = ModelBuilder()
     x = builder.input("x", OperandType.TENSOR_FLOAT32, (0, 2))
     like = Operand(OperandType.TENSOR_FLOAT32, (0, 2))

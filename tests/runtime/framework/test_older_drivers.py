@@ -20,6 +20,7 @@ from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
     UINT64_MAX,
     DeviceStatus,
     DeviceType,
@@ -342,6 +343,7 @@ async def test_a_driver_of_1_2_caches_models_and_serves_bursts(tmp_path: Path) -
             data = np.zeros(16, np.uint8)
             pools = tuple(from_buffer(data) for _ in range(3))
             request = replace(sums(4)[0], pools=pools)
-            assert (await PATHS["burst"](prepared, request, NO, None)).status is NONE
+            result = await PATHS["burst"](prepared, request, DEFAULT_OPTIONS)
+            assert result.status is NONE
             assert "configure_execution_burst" in driver.names()
             assert "execute_1_2" not in driver.names()

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -26,7 +27,7 @@ from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.measuring import best_of
 from tests.runtime.tflite import mutating
-from tests.runtime.tflite.cases import Case, f32, i8, ramp
+from tests.runtime.tflite.cases import I8, Case, const, f32, i8, ramp
 from tests.runtime.tflite.files import G, Op, T, given, write
 from tests.runtime.tflite.flow_files import if_
 from tests.runtime.tflite.graphs import conv_2d
@@ -36,6 +37,8 @@ from tests.runtime.tflite.region_cases import (
     FILES,
     WHERE,
     counting,
+    i16,
+    one,
     open_batch,
     stale,
     stale_layer,
@@ -69,6 +72,21 @@ def by_litert(file: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
         running.set_tensor(detail["index"], value)
     running.invoke()
     return [running.get_tensor(each["index"]) for each in running.get_output_details()]
+
+
+def shapes_of(file: bytes) -> list[tuple[int, ...]]:
+    details = interpreter.Interpreter(model_content=file).get_input_details()
+    return [tuple(each["shape"]) for each in details]
+
+
+EMPTY = {
+    "input": one("EXP", [f32(0, 3)], f32(0, 3)),
+    "one of the inputs": one(
+        "CONCATENATION", [f32(0, 3), f32(2, 3)], f32(2, 3), "ConcatenationOptions"
+    ),
+    "output": one("TILE", [f32(2, 3), const([0, 1])], f32(0, 3)),
+    "constant": one("SUM", [f32(2, 3), const([])], f32(2, 3), "ReducerOptions"),
+}
 
 
 def samples(model: Any, below: int = 5) -> list[np.ndarray]:
@@ -107,6 +125,15 @@ class TestResults:
             x = np.array(given_, np.bool_)
             outputs = await prepared.run([x])
             assert_equal(outputs, by_litert(WHERE, [x]))
+
+    @pytest.mark.parametrize("file", EMPTY.values(), ids=EMPTY)
+    async def test_tensors_may_have_no_elements(
+        self, device: Device, file: bytes
+    ) -> None:
+        model = load(file)
+        inputs = [np.ones(shape, np.float32) for shape in shapes_of(file)]
+        outputs = await (await device.prepare(model)).run(inputs)
+        assert_equal(outputs, by_litert(file, inputs))
 
     @pytest.mark.parametrize("make", [stale, stale_layer])
     async def test_shapes_in_a_file_are_hints(
@@ -220,8 +247,68 @@ UNSOUND = {
     ),
     "endless calls": loops(1),
     "calls beyond the file": loops(7),
+    "no scales": write(
+        [Op("ADD", [b := T(I8, (3,)), b], [e := T(I8, (3,))])], [b], [e]
+    ),
+    "no bias, nor its place": write(
+        [Op("DEPTHWISE_CONV_2D", [IMAGE, KERNEL], [D := f32(1, 3, 3, 3)])], [IMAGE], [D]
+    ),
+    "nothing to sum up": write(
+        [Op("LOG_SOFTMAX", [n := f32(0)], [m := f32(0)])], [n], [m]
+    ),
     "scale of 0": write([Op("TANH", [q := i8(3, scale=0.0)], [r := i8(3)])], [q], [r]),
 }
+
+
+PACKED = np.arange(24, dtype=np.uint8) * 37
+FOUR_BITS = one(
+    "FULLY_CONNECTED",
+    [
+        f32(2, 8),
+        T(ml_dtypes.int4, (6, 8), PACKED, scale=(0.1,) * 6, zero_point=(0,) * 6),
+    ],
+    f32(2, 6),
+    "FullyConnectedOptions",
+)
+"""Weights of which two are in a byte, the first in its lower half."""
+
+
+async def test_weights_of_four_bits_are_used_as_they_are(device: Device) -> None:
+    prepared = await device.prepare(load(FOUR_BITS))
+    x = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+    assert_equal(await prepared.run([x]), by_litert(FOUR_BITS, [x]))
+
+
+async def test_weights_of_four_bits_are_translated() -> None:
+    x = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+    halves = np.stack([PACKED & 15, PACKED >> 4], 1).reshape(6, 8).astype(np.int8)
+    weights = (np.where(halves > 7, halves - 16, halves) * 0.1).astype(np.float32)
+    async with open_device("reference") as device:
+        prepared = await device.prepare(load(FOUR_BITS, strict=True))
+        (found,) = (await prepared.run([x])).values()
+    np.testing.assert_allclose(found, x @ weights.T, rtol=1e-5)
+
+
+AS_CODES = {
+    "MAXIMUM": one("MAXIMUM", [i8(2, 3), i8(2, 3, scale=0.3)], i8(2, 3)),
+    "REDUCE_MIN": one(
+        "REDUCE_MIN", [i8(2, 3), const([1])], i8(2, scale=0.3), "ReducerOptions"
+    ),
+    "NEG": one("NEG", [i8(2, 3)], i8(2, 3)),
+    "QUANTIZE": one("QUANTIZE", [i16(2, 3)], i16(2, 3, scale=2e-3)),
+}
+
+
+@pytest.mark.parametrize("file", AS_CODES.values(), ids=AS_CODES)
+async def test_codes_that_litert_takes_as_they_are_are_not_translated(
+    device: Device, file: bytes
+) -> None:
+    with pytest.raises(UnsupportedOperatorError):
+        load(file, strict=True)
+    model = load(file)
+    inputs = samples(model)
+    outputs = await (await device.prepare(model)).run(inputs)
+    assert_equal(outputs, by_litert(file, inputs))
 
 
 class TestUnsound:
