@@ -146,6 +146,16 @@ def hinting(hint: Callable[[], str]) -> Iterator[None]:
 _HAL_TYPES = {int(type_): type_ for type_ in OperandType}
 
 
+def distinct(names: Iterable[str], numbers: Iterable[int]) -> list[str]:
+    """Return names, one that was there already with its number behind it."""
+    found: dict[str, None] = {}
+    for name, number in zip(names, numbers, strict=False):
+        while name in found:
+            name += f"_{number}"
+        found[name] = None
+    return list(found)
+
+
 class TensorInfo(msgspec.Struct, frozen=True):
     """What a caller has to know of an input or output.
 

@@ -55,9 +55,9 @@ def _trimmed(data: memoryview, part: Field, kind: str) -> list[bytes]:
 
 
 def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
-    """Return a checked file in which outputs that were inputs are copies of these.
+    """Return a checked file in which some outputs are copies: inputs, or repeated ones.
 
-    ONNX Runtime would hand the input over, and leave the memory of the output alone.
+    ONNX Runtime would hand the tensor over, and leave the memory of the output alone.
     """
     data = memoryview(content)
 

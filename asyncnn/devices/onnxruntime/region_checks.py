@@ -78,10 +78,10 @@ _Name = tuple[bytes, bytes, bytes]
 class Traits(NamedTuple):
     """How a graph may run: for any time, with results of shapes that data decide.
 
-    ``handed_on`` are inputs that are outputs as well. Some node of one that is to be
-    trimmed names empty inputs after its last one. ``tables`` are all that nodes only
-    take rows of. Inputs that it ``needs_elements`` of, along some ranges of axes, may
-    come to an operator which ends the process on a tensor of none.
+    ``handed_on`` are inputs that are outputs as well, and repeated outputs. Some node
+    of one that is to be trimmed names empty inputs after its last one. ``tables`` are
+    all that nodes only take rows of. Inputs that it ``needs_elements`` of, along some
+    ranges of axes, may come to an operator which ends the process on a tensor of none.
     """
 
     may_loop: bool
@@ -103,7 +103,7 @@ def check_graph(data: memoryview) -> Traits:
         raise InvalidArgumentError(f"a graph of {len(data)} bytes")
     check = _Check(data)
     check.check()
-    handed_on = frozenset(check.inputs & check.outputs)
+    handed_on = frozenset(check.inputs & check.outputs | check.repeated)
     tables = check.tables - check.read - check.inputs - check.outputs
     return Traits(
         *(check.may_loop, check.depends_on_data, handed_on),
@@ -118,6 +118,7 @@ class _Check:
         # Whether calls of functions omit inputs, and any operator in those needs all.
         self._omits = self._needs_all = False
         self.inputs, self.outputs = set[bytes](), set[bytes]()
+        self.repeated = set[bytes]()
         self.tables, self.read = set[bytes](), set[bytes]()
         self.is_to_be_trimmed = False
         # What nodes of the graph are made of, and what needs elements; b"" is anything.
@@ -225,7 +226,9 @@ class _Check:
                 self._sparse_tensor(field)
             elif depth == 1 and field.number in (_INPUT, _OUTPUT):
                 names = self.inputs if field.number == _INPUT else self.outputs
-                names.update(self._texts(field, _PORT_NAME))
+                found = self._texts(field, _PORT_NAME)
+                self.repeated.update(self.outputs.intersection(found))
+                names.update(found)
         return self._count(nodes)
 
     def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:

@@ -7,6 +7,7 @@ import math
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import count
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.building import Building
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import F16, F32, HAL_TYPES, I32, Form, Value, hal_type
-from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model import NamedModel, distinct
 from asyncnn.runtime.onnx import (
     activation,
     arithmetic,
@@ -154,9 +155,9 @@ class Import:
             self._refusals.raise_any()
             raise
         names = [output.name for output in source.graph.output]
-        if len(set(names)) != len(names) or not names:
-            raise InvalidArgumentError(f"outputs {names[:20]} are repeated or none")
-        self.outputs = list(zip(names, found, strict=True))
+        if not names:
+            raise InvalidArgumentError("there are no outputs")
+        self.outputs = list(zip(distinct(names, count()), found, strict=True))
 
     @property
     def ends(self) -> tuple[list[Value], list[Value]]:

@@ -7,6 +7,7 @@ into the bytes.
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from asyncnn.input_files import decoding
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.memory.shared import shareable
 from asyncnn.pacing import Steps
-from asyncnn.runtime.model import InputShapes, NamedModel, TensorInfo
+from asyncnn.runtime.model import InputShapes, NamedModel, TensorInfo, distinct
 from asyncnn.runtime.onnx.open_axes import (
     Constants,
     fixed_inputs,
@@ -91,8 +92,9 @@ def reading_whole(
     given = {each.name: _port(each, known) for each in inputs} | fixed
     ports = [given[each.name] for each in ends]
     results = [_port(each, known) for each in outputs]
-    names = [each.name for each in inputs], [each.name for each in outputs]
-    named = NamedModel.of(region_model(ONNX, whole, ports, results), *names)
+    model = region_model(ONNX, whole, ports, results)
+    output_names = distinct((each.name for each in outputs), count())
+    named = NamedModel.of(model, [each.name for each in inputs], output_names)
     return replace(
         named,
         inputs=_with_names(named.inputs, inputs, known),
@@ -242,7 +244,10 @@ def _inferred(
     if not is_open:
         del model.graph.value_info[:]
     try:
-        found = [_axes(info) for info in infer(model, data_prop=True).graph.output]
+        # It keeps the elements of what may be a shape, however many there are.
+        is_needed = is_open or _has_open(outputs, known)
+        inferred = infer(model, data_prop=is_needed).graph.output
+        found = [_axes(info) for info in inferred]
     except Exception:  # whatever it finds fault with, the engine is to decide
         found = [replace(each, lengths=(), is_ranked=False) for each in outputs]
         if not is_open:

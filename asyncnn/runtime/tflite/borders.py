@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Dimensions
+from asyncnn.runtime.model import distinct
 from asyncnn.runtime.model_description import Signature
 from asyncnn.tflite.tables import Contents, Graph, Tensor
 
@@ -50,18 +51,12 @@ def checked_shape(name: str, tensor: Tensor, shape: Sequence[int] | None) -> Dim
 
 def unique_names(graph: Graph, indexes: Sequence[int]) -> list[str]:
     """Return unique names for the tensors at a border of the graph."""
-    if -1 in indexes or len(set(indexes)) != len(indexes):
+    if -1 in indexes or (indexes is graph.inputs and len({*indexes}) < len(indexes)):
         raise InvalidArgumentError(
             "the inputs or outputs of the graph are left out or repeated: "
             f"{list(indexes[:20])}"
         )
-    names: dict[str, None] = {}
-    for index in indexes:
-        name = graph.tensors[index].name or f"tensor_{index}"
-        while name in names:
-            name += f"_{index}"
-        names[name] = None
-    return list(names)
+    return distinct((graph.tensors[i].name or f"tensor_{i}" for i in indexes), indexes)
 
 
 def signatures_of(

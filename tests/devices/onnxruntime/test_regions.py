@@ -274,20 +274,21 @@ async def test_lengths_that_values_decide_are_not_those_of_the_file(
 
 
 @pytest.mark.parametrize("lengths", [(3,), (0,)], ids=["fixed", "open"])
-async def test_outputs_that_are_inputs_are_copies_of_them(
+async def test_outputs_that_are_inputs_or_repeated_are_copies(
     device: Device, lengths: tuple[int]
 ) -> None:
     axes = [each or "n" for each in lengths]
     nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
     ends = [("x", FLOAT, axes), ("y", FLOAT, axes)]
-    content = graph(nodes, ends[:1], ends)
+    content = graph(nodes, ends[:1], [*ends, ends[1]])
     end = port(F32, *lengths)
-    prepared = await device.prepare(region(content, [end], [end, end]))
+    prepared = await device.prepare(region(content, [end], [end, end, end]))
     for k in range(4):
         x = np.arange(3, dtype=F32) + k
         outputs = await prepared.run([x])
         np.testing.assert_array_equal(outputs["y0"], x)
         np.testing.assert_array_equal(outputs["y1"], 2 * x)
+        np.testing.assert_array_equal(outputs["y2"], 2 * x)
         assert not np.shares_memory(outputs["y0"], x)
 
 

@@ -137,8 +137,7 @@ def test_a_cycle_is_an_error() -> None:
     [
         (lambda g: g.node[0].input.__setitem__(0, "nowhere"), "'nowhere' is not"),
         (lambda g: g.output[0].__setattr__("name", "gone"), "'gone' is not computed"),
-        (lambda g: g.output.append(g.output[0]), "are repeated"),
-        (lambda g: g.output.__delitem__(slice(None)), "or none"),
+        (lambda g: g.output.__delitem__(slice(None)), "no outputs"),
         (lambda g: g.initializer.append(g.initializer[0]), "two initializers"),
         (lambda g: g.initializer[0].dims.append(9), "needs 864 bytes but has 96"),
         (lambda g: g.initializer[0].dims.__setitem__(0, -4), "has shape"),

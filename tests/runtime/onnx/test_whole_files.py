@@ -168,6 +168,14 @@ class TestAxes:
                 outputs = await prepared.run({"x": x}, timeout=30)
                 np.testing.assert_array_equal(outputs["y"], -x)
 
+    @pytest.mark.parametrize("is_strict", [False, True])
+    def test_of_a_repeated_output_are_the_same(self, is_strict: bool) -> None:
+        x, *ys = (tensor(name, (2,)) for name in "xyyy")
+        proto = model([node("Neg", ["x"], ["y"])], [x], ys)
+        outputs = loaded(proto, strict=is_strict).outputs
+        assert [info.name for info in outputs] == ["y", "y_1", "y_2"]
+        assert [info.dimensions for info in outputs] == [(2,)] * 3
+
     def test_of_outputs_follow_from_constants(self) -> None:
         inputs = [tensor("x", (6,)), tensor("shape", (2,), np.int64)]
         proto = model([node("Reshape", ["x", "shape"], ["y"])], inputs, ["y"])

@@ -217,6 +217,12 @@ class TestGraphs:
         assert [info.name for info in named.inputs] == ["x", "x_1"]
         assert named.outputs[0].name == "sum"
 
+    def test_an_output_that_is_listed_twice_has_two_names(self) -> None:
+        x, y = T(F32, (2,), name="x"), T(F32, (2,), name="y")
+        named = import_tflite(from_buffer(write([Op("ABS", [x], [y])], [x], [y, y])))
+        assert [info.name for info in named.outputs] == ["y", "y_1"]
+        assert names_of(named) == ["ABS", "RESHAPE"]
+
     def test_what_only_computes_a_shape_is_left_out(self) -> None:
         x, shape, y = f32(2, 3), i32(2), f32(3, 2)
         named = imported(Op("SHAPE", [x], [shape]), Op("RESHAPE", [x, shape], [y]))

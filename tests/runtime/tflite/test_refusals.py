@@ -215,11 +215,9 @@ class TestRefusals:
         with pytest.raises(InvalidArgumentError, match="written twice"):
             imported(Op("ABS", [x], [y]), Op("NEG", [x], [y]))
 
-    @pytest.mark.parametrize("repeated", ["input", "output"])
-    def test_an_input_or_output_cannot_be_listed_twice(self, repeated: str) -> None:
+    def test_an_input_cannot_be_listed_twice(self) -> None:
         x, y = f32(2), f32(2)
-        inputs, outputs = ([x, x], [y]) if repeated == "input" else ([x], [y, y])
-        file = write([Op("ABS", [x], [y])], inputs, outputs)
+        file = write([Op("ABS", [x], [y])], [x, x], [y])
         with pytest.raises(InvalidArgumentError, match="repeated"):
             import_tflite(from_buffer(file))
 
