@@ -29,6 +29,7 @@ from asyncnn.tflite.tables import (
     DTYPES,
     OPERATOR_FIELDS,
     OPERATOR_NAMES,
+    PACKED,
     QUANTIZATION_FORMS,
     TENSOR_FORMS,
     TYPE_NAMES,
@@ -308,8 +309,9 @@ class TableReader:
         signature = self._numbers_at(signature_at, flatbuffer.INT32)
         constant = None
         if type_ in ALL_DTYPES:
+            stored = (-(-math.prod(shape) // 2),) if type_ == PACKED else shape
             constant = self._constant(
-                (index, name), ALL_DTYPES[type_], shape, buffers, buffer, sparsity
+                (index, name), ALL_DTYPES[type_], stored, buffers, buffer, sparsity
             )
         if constant is not None and is_variable:
             raise InvalidArgumentError(

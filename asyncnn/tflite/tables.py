@@ -4,6 +4,7 @@ Their options alone are read later, by the generated accessors, of which modules
 loaded that these need.
 """
 
+import math
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import InvalidArgumentError
@@ -60,7 +62,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 """NumPy dtypes of the element types that can be imported."""
 
+PACKED = "INT4"
+"""The type of weights of which two are in a byte, the first in its lower half."""
+
 ALL_DTYPES = DTYPES | {
+    PACKED: np.dtype(np.int8),
     "FLOAT64": np.dtype(np.float64),
     "UINT64": np.dtype(np.uint64),
     "UINT32": np.dtype(np.uint32),
@@ -100,6 +106,15 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     def stored(self) -> NDArray[Any] | None:
         """What the file has of it, be it of a type that cannot be imported."""
         return self.other_data if self.data is None else self.data
+
+    def unpacked(self) -> "Tensor":
+        """Return weights of 4 bits as those of 8 that they stand for; others as is."""
+        if self.type != PACKED or self.other_data is None:
+            return self
+        pairs = self.other_data.view(np.int8)[:, None]
+        halves = np.concatenate([pairs << 4 >> 4, pairs >> 4], 1).reshape(-1)
+        data = halves[: math.prod(self.shape)].reshape(self.shape)
+        return replace(self, type="INT8", data=data, other_data=None, unsupported="")
 
     @property
     def label(self) -> str:

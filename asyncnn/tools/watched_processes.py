@@ -130,6 +130,14 @@ def facts_of(process: Process) -> str:
     return "\n".join(lines)
 
 
+def starved_s_of(pid: int) -> float:
+    """Return for how many seconds a process was ready and had no processor."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):  # it is gone, or the kernel does not count
+        return 0.0
+
+
 def descriptors_of(pid: int) -> list[str]:
     """Return what each descriptor of a process is of; nothing if it is gone."""
     found = []

@@ -24,6 +24,7 @@ from asyncnn.tflite.contents import IDENTIFIER
 from asyncnn.tflite.runnable import quantized_axis
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
+    PACKED,
     Contents,
     Graph,
     Operator,
@@ -38,7 +39,7 @@ from asyncnn.tflite.tables import (
 _COPIED_BYTES = 1 << 20
 """Files of so many bytes are copied as a whole, weights and all."""
 
-_WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
+_WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8", PACKED})
 """Types of what is only computed with."""
 
 _BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST

@@ -22,8 +22,10 @@ from asyncnn.runtime.tflite.node import (
     in_float,
     last_axis,
     like_input,
+    of_codes,
     option,
 )
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def _mul(node: Node) -> None:
@@ -38,14 +40,27 @@ def _mul(node: Node) -> None:
 
 
 _EXACT = (
-    *("FLOOR", "HARD_SWISH", "PRELU", "MAXIMUM", "MINIMUM"),
+    *("FLOOR", "HARD_SWISH", "PRELU"),
     *("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"),
     *("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT"),
 )
 """Same names and inputs, and any output quantisation that TFLite allows."""
 
-_FLOAT = ("ABS", "EXP", "LOG", "NEG", "POW", "RSQRT", "SIN", "SQRT")
+_FLOAT = ("ABS", "EXP", "POW", "RSQRT", "SIN", "SQRT")
 """Same names; quantised inputs are dequantised first."""
+
+
+def _log(node: Node) -> None:
+    value = node.real(0)
+    if node.type in QUANT8_TYPES:  # of codes below 0, too, LiteRT has the least one
+        value = node.draft.binary(OperationType.MAXIMUM, value, 0.0)
+    node.put(node.draft.unary(OperationType.LOG, value))
+
+
+def _neg(node: Node) -> None:
+    if any(node.tensor(0).zero_points):
+        raise UnsupportedOperatorError("of codes, whatever stands for 0")
+    of_codes(in_float(OperationType.NEG))(node)
 
 
 def _leaky_relu(node: Node) -> None:
@@ -96,6 +111,9 @@ CONVERTERS: dict[str, Converter] = {
     "MUL": _mul,
     **{name: exact(OperationType[name]) for name in _EXACT},
     **{name: in_float(OperationType[name]) for name in _FLOAT},
+    **{name: of_codes(exact(OperationType[name])) for name in ("MAXIMUM", "MINIMUM")},
+    "LOG": _log,
+    "NEG": _neg,
     "RELU": like_input(OperationType.RELU, 0),
     "RELU_N1_TO_1": like_input(OperationType.RELU1, 0),
     "RELU6": like_input(OperationType.RELU6, 0),

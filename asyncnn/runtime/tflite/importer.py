@@ -99,6 +99,11 @@ def importing_contents(
     extensions: Iterable[Extension | str],
 ) -> Steps[NamedModel]:
     """Import a graph of what was read of ``memory``, in steps."""
+    whole = [
+        replace(each, tensors=[tensor.unpacked() for tensor in each.tensors])
+        for each in contents.graphs
+    ]
+    graph, contents = whole[graph.index], replace(contents, graphs=tuple(whole))
     with decoding("TFLite"):
         customs = CustomOperators(extensions)
         is_large = len(graph.operators) > LARGE_OPERATIONS

@@ -15,6 +15,7 @@ from asyncnn.runtime.tflite.node import (
     exact,
     in_float,
     like_input,
+    of_codes,
     option,
     with_booleans,
 )
@@ -35,7 +36,7 @@ def _squeeze(node: Node) -> None:
     operand = node.read(0)
     axes = node.options("SqueezeOptions").SqueezeDimsAsNumpy()
     is_whole = node.type == OperandType.TENSOR_INT32
-    if isinstance(axes, int) or not node.result().shape or is_whole:
+    if isinstance(axes, int) or not len(axes) or not node.result().shape or is_whole:
         # Without axes, or down to a scalar, it is the output's shape that counts. The
         # HAL squeezes no int32, but reshapes it.
         _reshape(node)
@@ -270,10 +271,10 @@ def _reduction(convert: Converter, pairs: OperationType) -> Converter:
 
 _REDUCTIONS: dict[str, Converter] = {
     "REDUCE_MAX": _reduction(
-        like_input(OperationType.REDUCE_MAX, 0, 1, _KEEP), OperationType.MAXIMUM
+        of_codes(exact(OperationType.REDUCE_MAX, 0, 1, _KEEP)), OperationType.MAXIMUM
     ),
     "REDUCE_MIN": _reduction(
-        like_input(OperationType.REDUCE_MIN, 0, 1, _KEEP), OperationType.MINIMUM
+        of_codes(exact(OperationType.REDUCE_MIN, 0, 1, _KEEP)), OperationType.MINIMUM
     ),
     "SUM": _reduction(
         in_float(OperationType.REDUCE_SUM, 0, 1, _KEEP), OperationType.ADD

@@ -318,10 +318,11 @@ class Node(OperatorTensors):
         output = replace(target, dimensions=source.dimensions)
         if target.type in QUANT8_TYPES:
             return self.compute(OperationType.QUANTIZE, [real], output)
-        pair = OperandType(self.builder.operand(real).type), target.type
+        made = self.builder.operand(real)
+        pair = OperandType(made.type), target.type
         if pair == (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16):
             return self.compute(OperationType.CAST, [real], output)
-        if pair[0] != pair[1]:
+        if (made.type, made.scale) != (target.type, target.scale):
             raise UnsupportedOperatorError(
                 f"its result is of type {OperandType(source.type).name} but its output "
                 f"of type {OperandType(target.type).name}"
@@ -402,6 +403,27 @@ def with_booleans(convert: Converter) -> Converter:
         convert(node)
 
     return convert_bytes
+
+
+def of_codes(convert: Converter) -> Converter:
+    """Return the converter of an operator that LiteRT computes on codes as they are.
+
+    :raises UnsupportedOperatorError: if these stand for other numbers, here or there.
+    """
+
+    def convert_alike(node: Node) -> None:
+        indexes = range(len(node.operator.inputs))
+        forms = [node.tensor(index) for index in indexes if node.has(index)]
+        known = {
+            (each.type, tuple(each.scales), each.zero_points)
+            for each in (*forms, node.result())
+            if each.scales
+        }
+        if len(known) > 1:
+            raise UnsupportedOperatorError("it takes numbers of several scales alike")
+        convert(node)
+
+    return convert_alike
 
 
 exact = partial(emitting, Node.emit)

@@ -15,7 +15,13 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.tools.fuzz.worker import HANG_S, NOTE_BYTES, Note, WorkOrder
-from asyncnn.tools.watched_processes import LOOK_S, cause_of, keep_calls_of, take_stacks
+from asyncnn.tools.watched_processes import (
+    LOOK_S,
+    cause_of,
+    keep_calls_of,
+    starved_s_of,
+    take_stacks,
+)
 
 HAS_ATHERIS = importlib.util.find_spec("atheris") is not None
 """Whether mutants can be guided by coverage."""
@@ -147,7 +153,8 @@ def watched(order: WorkOrder) -> WorkerEnd:
         path, words = Path(folder, "note"), Path(folder, "stderr")
         path.write_bytes(b"")
         os.truncate(path, NOTE_BYTES)
-        note, order = Note(str(path)), replace(order, note=str(path))
+        note = Note(str(path))
+        order = replace(order, note=str(path), watcher=os.getpid())
         command = [sys.executable, "-m", "asyncnn.tools.fuzz.worker"]
         with (
             words.open("wb") as stderr,
@@ -192,15 +199,20 @@ def _wait(
     """
     started = last = time.monotonic()
     ready: float | None = None
-    count = 0
+    count, starved_s = 0, 0.0
     while process.poll() is None:
         time.sleep(LOOK_S)
         now, (executions, _, _, is_ready) = time.monotonic(), note.head
         if is_ready and ready is None:
             ready = last = now
         if executions != count:
-            count, last = executions, now
-        if ready is not None and not order.shrinks and now - last > HANG_S:
+            count, last, starved_s = executions, now, starved_s_of(process.pid)
+        if (
+            ready is not None
+            and not order.shrinks
+            and now - last > HANG_S
+            and now - last - starved_s_of(process.pid) + starved_s > HANG_S
+        ):
             keep_calls_of(process.pid, note.calls)
             take_stacks(process)
             return True, now - ready

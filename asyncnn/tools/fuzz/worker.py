@@ -5,6 +5,7 @@ with who started it, with the number of those that were tried. What is found wit
 that is written to the same file, and ends the process.
 """
 
+import ctypes
 import faulthandler
 import mmap
 import os
@@ -32,6 +33,8 @@ MOST_BYTES = 1 << 20
 _HEAD = struct.Struct("<QQQQ")
 _WORDS_BYTES = 1 << 16
 NOTE_BYTES = _HEAD.size + MOST_BYTES + _WORDS_BYTES
+
+_PR_SET_PDEATHSIG = 1
 
 HANG_S = 5.0
 """After which a try hangs."""
@@ -97,11 +100,12 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     and the files of ``corpus``. With ``is_guided``, coverage says what is kept. What
     fails at one of the ``known`` places is not told again. If there is an ``input``,
     that file alone is tried; if it ``shrinks``, parts of it are, and the smallest that
-    ends in the same way is written there instead.
+    ends in the same way is written there instead. It ends with its ``watcher``.
     """
 
     target: str
     note: str = ""
+    watcher: int = 0
     seconds: float = 60.0
     seed: int = 0
     device: str = ""
@@ -292,6 +296,10 @@ def _end_of(try_: Callable[[bytes], None], note: Note, data: bytes) -> str:
 def main(order: WorkOrder) -> None:
     """Do as ordered; what is found ends the process with 1."""
     faulthandler.enable()
+    # By the kernel: what hangs in native code would not notice.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != order.watcher:
+        return
     with _instrumenting(order):
         target = import_module(order.targets).TARGETS[order.target]
         originals = [] if order.input else list(target.corpus())

@@ -216,6 +216,8 @@ def unary() -> Iterator[Case]:
         yield case(name, [f32(2, 3)], f32(2, 3))
     for name in ("LOG", "SQRT", "RSQRT"):
         yield case(name, [f32(2, 3)], f32(2, 3), positive=True)
+    hal = "DEQUANTIZE MAXIMUM LOG QUANTIZE"
+    yield case("LOG", [i8(64)], i8(64), "int8", hal=hal)
     yield case("ABS", [i32(4)], i32(4), "int32")
     yield case("ROUND", [f32(2, 9)], f32(2, 9), hal="...")
     yield case("CEIL", [f32(2, 3)], f32(2, 3), hal="NEG FLOOR NEG")

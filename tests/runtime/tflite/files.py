@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import flatbuffers
+import ml_dtypes
 import numpy as np
 import tflite
 from flatbuffers import flexbuffers
@@ -23,6 +24,7 @@ TYPES = {
     np.dtype(np.uint32): tflite.TensorType.UINT32,
     np.dtype(np.uint16): tflite.TensorType.UINT16,
     np.dtype(np.complex64): tflite.TensorType.COMPLEX64,
+    np.dtype(ml_dtypes.int4): tflite.TensorType.INT4,
     np.dtype(object): tflite.TensorType.RESOURCE,
     np.dtype(np.bytes_): tflite.TensorType.STRING,
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -36,6 +37,7 @@ from tests.runtime.tflite.region_cases import (
     FILES,
     WHERE,
     counting,
+    i16,
     one,
     open_batch,
     stale,
@@ -256,6 +258,57 @@ UNSOUND = {
     ),
     "scale of 0": write([Op("TANH", [q := i8(3, scale=0.0)], [r := i8(3)])], [q], [r]),
 }
+
+
+PACKED = np.arange(24, dtype=np.uint8) * 37
+FOUR_BITS = one(
+    "FULLY_CONNECTED",
+    [
+        f32(2, 8),
+        T(ml_dtypes.int4, (6, 8), PACKED, scale=(0.1,) * 6, zero_point=(0,) * 6),
+    ],
+    f32(2, 6),
+    "FullyConnectedOptions",
+)
+"""Weights of which two are in a byte, the first in its lower half."""
+
+
+async def test_weights_of_four_bits_are_used_as_they_are(device: Device) -> None:
+    prepared = await device.prepare(load(FOUR_BITS))
+    x = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+    assert_equal(await prepared.run([x]), by_litert(FOUR_BITS, [x]))
+
+
+async def test_weights_of_four_bits_are_translated() -> None:
+    x = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
+    halves = np.stack([PACKED & 15, PACKED >> 4], 1).reshape(6, 8).astype(np.int8)
+    weights = (np.where(halves > 7, halves - 16, halves) * 0.1).astype(np.float32)
+    async with open_device("reference") as device:
+        prepared = await device.prepare(load(FOUR_BITS, strict=True))
+        (found,) = (await prepared.run([x])).values()
+    np.testing.assert_allclose(found, x @ weights.T, rtol=1e-5)
+
+
+AS_CODES = {
+    "MAXIMUM": one("MAXIMUM", [i8(2, 3), i8(2, 3, scale=0.3)], i8(2, 3)),
+    "REDUCE_MIN": one(
+        "REDUCE_MIN", [i8(2, 3), const([1])], i8(2, scale=0.3), "ReducerOptions"
+    ),
+    "NEG": one("NEG", [i8(2, 3)], i8(2, 3)),
+    "QUANTIZE": one("QUANTIZE", [i16(2, 3)], i16(2, 3, scale=2e-3)),
+}
+
+
+@pytest.mark.parametrize("file", AS_CODES.values(), ids=AS_CODES)
+async def test_codes_that_litert_takes_as_they_are_are_not_translated(
+    device: Device, file: bytes
+) -> None:
+    with pytest.raises(UnsupportedOperatorError):
+        load(file, strict=True)
+    model = load(file)
+    inputs = samples(model)
+    outputs = await (await device.prepare(model)).run(inputs)
+    assert_equal(outputs, by_litert(file, inputs))
 
 
 class TestUnsound:

@@ -44,7 +44,7 @@ FED = {
 HARNESS = Path(__file__).with_name("native_harness.c")
 
 _CODE = """
-import importlib.util, sys
+import gc, importlib.util, sys
 sys.path[:] = {paths}
 name, path = {name!r}, {path!r}
 spec = importlib.util.spec_from_file_location(name, path)
@@ -54,6 +54,7 @@ from {targets} import TARGETS
 target = TARGETS[{target!r}]
 opened = target.opened("")
 feed = opened.__enter__()
+gc.freeze()  # a script may collect garbage often
 
 def run(data):
     try:
@@ -108,7 +109,11 @@ def fuzzed(target: str, seconds: int) -> tuple[int, str]:
             "ASAN_OPTIONS": "detect_leaks=0",
         }
         ran = subprocess.run(
-            [runner, f"-max_total_time={seconds}", "-max_len=16384", corpus],
+            # Seeds stay even if nothing of the module says that they are worth it.
+            [
+                *(runner, f"-max_total_time={seconds}", "-max_len=16384"),
+                *("-keep_seed=1", corpus),
+            ],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,

@@ -1,5 +1,7 @@
 """What must not happen is found, made small and kept; every target is tried."""
 
+import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -20,10 +22,15 @@ from tests.cli.conftest import Ran, asyncnn_command
 from tests.tools.fuzz import planted
 from tests.tools.fuzz.originals import GENERATED, files
 from tests.tools.stress.lying import MOST, NAME, install_lying
+from tests.waits import until
 
 Command = Callable[..., Ran]
 PLANTED = "tests.tools.fuzz.planted"
 __all__ = ["asyncnn_command"]
+
+
+def workers_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def hunted_by(target: str, folder: Path, **more: Any) -> Hunted:
@@ -105,6 +112,28 @@ def test_more_originals_are_files_of_a_folder(
         (folder / name).write_bytes(data)
     hunted = hunted_by(target, tmp_path, seconds=5.0, corpus=str(folder))
     assert hunted.findings == ()
+
+
+@pytest.mark.exhaustive
+async def test_a_worker_that_hangs_ends_with_who_watches_it(tmp_path: Path) -> None:
+    order = f"WorkOrder(target='stuck', seconds=60.0, targets={PLANTED!r})"
+    code = f"""
+from pathlib import Path
+from asyncnn.tools.fuzz.hunting import hunt
+from asyncnn.tools.fuzz.worker import WorkOrder
+hunt({order}, Path({str(tmp_path)!r}))
+"""
+    watcher = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    await until(lambda: workers_of(watcher.pid), 120)
+    (worker,) = workers_of(watcher.pid)
+    watcher.kill()
+    await watcher.wait()
+    await until(lambda: not Path(f"/proc/{worker}").exists())
+
+
+def test_more_packets_than_a_socket_holds_block_nobody() -> None:
+    with TARGETS["frames"].opened("") as run:
+        run(bytes(2000))
 
 
 class TestCommand:
