@@ -31,6 +31,7 @@ from asyncnn.hal.interfaces import (
     AlreadyNotifiedError,
     CallbackObject,
     IBurstCallback,
+    IDevice,
     IExecutionCallback,
     IFencedExecutionCallback,
     IPreparedModel,
@@ -48,6 +49,9 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.turn import End, Waiter
+
+if TYPE_CHECKING:
+    from asyncnn.hal.refusals import LoadArguments, PrepareArguments
 
 __all__ = (
     "AlreadyNotifiedError",
@@ -250,6 +254,15 @@ class ExecutionFuture(Completion, IExecutionCallback):
     def took(self, route: Route) -> None:
         """Keep the route for the result."""
         self._route = route
+
+
+def launched_preparation(
+    device: IDevice, asked: "PrepareArguments | LoadArguments"
+) -> PreparedModelFuture:
+    """Launch a preparation by the HAL's call with a callback, and return its end."""
+    callback = PreparedModelFuture()
+    asked.by(device, callback)
+    return callback
 
 
 def launched(

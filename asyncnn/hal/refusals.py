@@ -143,9 +143,9 @@ class PrepareArguments(NamedTuple):
     """The arguments of `IDevice.prepare_model_1_3`, but for the callback."""
 
     model: Model
-    preference: ExecutionPreference
-    priority: Priority
-    deadline: int | None
+    preference: ExecutionPreference = ExecutionPreference.FAST_SINGLE_ANSWER
+    priority: Priority = Priority.MEDIUM
+    deadline: int | None = None
     cache: CacheArguments = _NO_CACHE
 
     def by(self, device: IDevice, callback: IPreparedModelCallback) -> ErrorStatus:

@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.callbacks import PreparedModelFuture, launched_preparation
 from asyncnn.deadlines import check_deadline
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -119,9 +119,9 @@ class ModelCache:
         async with self._opened(names, os.O_RDONLY, arguments.deadline) as caches:
             if caches is None:
                 return None
-            callback = PreparedModelFuture()
             cache = CacheArguments(*caches, token)
-            LoadArguments(arguments.deadline, cache).by(device, callback)
+            asked = LoadArguments(arguments.deadline, cache)
+            callback = launched_preparation(device, asked)
             try:
                 prepared = await _outcome(device, callback)
             except AsyncnnError as error:
@@ -305,9 +305,7 @@ async def prepare(device: IDevice, arguments: PrepareArguments) -> IPreparedMode
         is_large = arguments.model.operation_count > _FEW_OPERATIONS
     if is_large:
         await offload_steps(validating(arguments.model, runtime_only_features=True))
-    callback = PreparedModelFuture()
-    arguments.by(device, callback)
-    return await _outcome(device, callback)
+    return await _outcome(device, launched_preparation(device, arguments))
 
 
 async def _outcome(device: IDevice, callback: PreparedModelFuture) -> IPreparedModel:

@@ -289,9 +289,8 @@ class TableReader:
         zero_points: tuple[int, ...] = ()
         axis, is_usual = 0, not (more or sparsity)
         if quantized:
-            *limits, scales_at, points_at, kind, _, axis, more = self._quantization_row(
-                quantized
-            )
+            row = self._quantization_row(quantized)
+            *limits, scales_at, points_at, kind, _, axis, more = row
             is_usual &= not more
             for limits_at in filter(None, limits):
                 self._reals_at(limits_at)  # nobody wants them, but readers in C++

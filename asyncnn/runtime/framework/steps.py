@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.burst.server import OpenBursts
-from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.callbacks import launched_preparation
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.fenced_run import BasePreparedModel
 from asyncnn.hal.errors import AsyncnnError, failure_of
@@ -199,9 +199,7 @@ async def prepared_on(
     try:
         if isinstance(asked, PrepareArguments):
             return await prepare(member.hal, asked)
-        callback = PreparedModelFuture()
-        asked.by(member.hal, callback)
-        return await callback
+        return await launched_preparation(member.hal, asked)
     except AsyncnnError:
         raise
     except Exception as error:

@@ -9,19 +9,20 @@ and the private memory of many sessions beside that of as many interpreters.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec.structs import replace
 
 import asyncnn
 from asyncnn import hal
-from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.callbacks import launched_preparation
 from asyncnn.devices import OWN_PROCESS, ReferenceDevice
+from asyncnn.hal.refusals import CacheArguments, LoadArguments, PrepareArguments
 from asyncnn.tools.bench import processes, report
 from asyncnn.tools.bench.benches import Place, measure_workload
 from asyncnn.tools.bench.environment import ONE_CPU, PeerMissingError, placement
@@ -138,10 +139,7 @@ TIME_LIMIT = GROWTH_LIMIT = 0.2
 MATTERS_ABOVE_US = 10_000.0
 """Models that take this long to prepare have a goal of the time."""
 
-_TOKEN = bytes(32)
 _MEASURED, _WARMING = "measured", "warming"
-
-Caches: TypeAlias = tuple[Sequence[hal.Handle], Sequence[hal.Handle]]
 
 
 def _is_large(model: report.Measured) -> bool:
@@ -204,7 +202,9 @@ def cache(order: Order) -> report.BenchReport:
 
 
 @asynccontextmanager
-async def _caching(files: Path) -> AsyncIterator[tuple[hal.IDevice, Caches, Caches]]:
+async def _caching(
+    files: Path,
+) -> AsyncIterator[tuple[hal.IDevice, CacheArguments, CacheArguments]]:
     """Have a device, and cache files of the model that is measured and of another."""
     # To copy the files would be most of what is measured.
     key = str(files / "key")
@@ -215,14 +215,14 @@ async def _caching(files: Path) -> AsyncIterator[tuple[hal.IDevice, Caches, Cach
 
 
 @contextmanager
-def _opened(files: Path, name: str) -> Iterator[Caches]:
+def _opened(files: Path, name: str) -> Iterator[CacheArguments]:
     """Open the files of that name for as long as the block lasts."""
     fds = [
         os.open(files / f"{name}.{kind}", os.O_RDWR | os.O_CREAT, 0o600)
         for kind in ("model", "data")
     ]
     try:
-        yield [hal.Handle((fds[0],))], [hal.Handle((fds[1],))]
+        yield CacheArguments([hal.Handle((fds[0],))], [hal.Handle((fds[1],))])
     finally:
         for fd in fds:
             os.close(fd)
@@ -238,36 +238,18 @@ async def _caching_starts(
         prepared = asyncnn.PreparedModel(named, await prepare(), max_in_flight=1)
         await prepared.run(inputs)
 
-    anew, loaded = partial(_prepare, device, model), partial(_load, device, caches)
-    await _prepare(device, model, others)
-    await _prepare(device, model, caches)
+    launch = partial(launched_preparation, device)
+    anew = partial(launch, PrepareArguments(model))
+    loaded = partial(launch, LoadArguments(None, caches))
+    for each in (others, caches):
+        await launch(PrepareArguments(model, cache=each))
     return {
         "anew": anew,
-        "saved": partial(_prepare, device, model, caches),
+        "saved": partial(launch, PrepareArguments(model, cache=caches)),
         "loaded": loaded,
         "anew_run": partial(and_run, anew),
         "loaded_run": partial(and_run, loaded),
     }
-
-
-async def _prepare(
-    device: hal.IDevice, model: hal.Model, caches: Caches = ((), ())
-) -> hal.IPreparedModel:
-    callback = PreparedModelFuture()
-    preference, priority = (
-        hal.ExecutionPreference.FAST_SINGLE_ANSWER,
-        hal.Priority.MEDIUM,
-    )
-    device.prepare_model_1_3(
-        model, preference, priority, None, *caches, _TOKEN, callback
-    )
-    return await callback
-
-
-async def _load(device: hal.IDevice, caches: Caches) -> hal.IPreparedModel:
-    callback = PreparedModelFuture()
-    device.prepare_model_from_cache_1_3(None, *caches, _TOKEN, callback)
-    return await callback
 
 
 async def grow_by_loading(pipe: processes.Pipe, files: Path) -> None:
@@ -275,9 +257,9 @@ async def grow_by_loading(pipe: processes.Pipe, files: Path) -> None:
     pipe.send_bytes(processes.READY)
     async with _caching(files) as (device, caches, others):
         # What its first load takes, such as the code of libraries, others share.
-        first = await _load(device, others)
+        first = await launched_preparation(device, LoadArguments(None, others))
         with processes.sending_growth(pipe, processes.resident_kib):
-            second = await _load(device, caches)
+            second = await launched_preparation(device, LoadArguments(None, caches))
         del first, second
 
 

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias, cast
 
 from asyncnn import hal
-from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.callbacks import PreparedModelFuture, launched_preparation
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.versions import (
     VersionedDevice,
     VersionedPreparedModel,
@@ -58,7 +59,7 @@ def oldest_version(case: Case, path: str) -> hal.HalVersion:
 def preparing(device: hal.IDevice, version: hal.HalVersion) -> Prepare:
     """Return how a caller of ``version`` has models prepared by ``device``."""
     if version >= hal.HalVersion.V1_3:
-        return lambda model: _prepare(device, model)
+        return lambda model: launched_preparation(device, PrepareArguments(model))
     versioned = VersionedDevice(device)
     return lambda model: _prepare_old(versioned, model, version)
 
@@ -69,14 +70,6 @@ def through_cache(device: hal.IDevice) -> hal.IDevice:
     A model that cannot be loaded is refused.
     """
     return cast("hal.IDevice", _CachingDevice(device))
-
-
-async def _prepare(device: hal.IDevice, model: hal.Model) -> hal.IPreparedModel:
-    callback = PreparedModelFuture()
-    device.prepare_model_1_3(
-        model, _PREFERENCE, hal.Priority.MEDIUM, None, (), (), _NO_TOKEN, callback
-    )
-    return await callback
 
 
 async def _prepare_old(

@@ -23,7 +23,6 @@ from asyncnn.devices.own_devices import OWN_DEVICES, own_device
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import PrepareArguments
-from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model import NamedModel, open_model_file
@@ -205,10 +204,7 @@ class MeasuredDevice(msgspec.Struct, frozen=True, eq=False):
 
     async def _prepare_in(self, cache: ModelCache, path: Path) -> None:
         form = await form_for(self.device.hal, load(path))
-        order = PrepareArguments(
-            form.model, ExecutionPreference.FAST_SINGLE_ANSWER, Priority.MEDIUM, None
-        )
-        await cache.prepare(self.device.hal, order)
+        await cache.prepare(self.device.hal, PrepareArguments(form.model))
 
 
 @asynccontextmanager
