@@ -50,7 +50,8 @@ def fuzz(asked: FuzzOptions) -> None:
     5 s, or much memory, or an error that is no answer. It is made small and
     written to a file, with the command that tries that again.
 
-    Exits with 1 if there are findings, with 2 on bad input.
+    Exits with 1 if there are findings, with 2 on bad input, and if nothing could be
+    tried.
     """
     from asyncnn.tools.fuzz.hunting import hunt
     from asyncnn.tools.fuzz.targets import TARGETS
@@ -83,6 +84,8 @@ def fuzz(asked: FuzzOptions) -> None:
     options.write_json(asked.json, reports)
     if any(each.findings for each in reports):
         raise typer.Exit(1)
+    if all(each.problem for each in reports):
+        raise typer.Exit(2)
 
 
 def _again(asked: FuzzOptions, names: list[str]) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -41,7 +41,11 @@ class ServedDriver(NamedTuple):
 
 @contextmanager
 def served_driver(
-    device: str, log: IO[bytes] | None = None, *, records: bool = True
+    device: str,
+    log: IO[bytes] | None = None,
+    *,
+    records: bool = True,
+    extensions: Sequence[str] = (),
 ) -> Iterator[ServedDriver]:
     """Have a driver process of a device, by any name, inside the block.
 
@@ -50,6 +54,7 @@ def served_driver(
     path = private_address()
     words = ["serve", "--until-eof", "--no-measure", f"--device={device}"]
     words += [f"--socket={path}", *(_RECORDED if records else ["--record=0"])]
+    words += [f"--extension={each}" for each in extensions]
     process = start(["-m", "asyncnn", *words], log)
     with ExitStack() as stack:
         stack.callback(end, process)

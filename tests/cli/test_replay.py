@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,15 +15,26 @@ import pytest
 
 import asyncnn
 from asyncnn.cli.replay import driver_pid
+from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import NoDriverError
+from asyncnn.hal.types import ErrorStatus
+from asyncnn.runtime.framework.device_registry import ENTRY_POINTS
 from asyncnn.service import RecordingSettings
 from asyncnn.service.recording import read_record, write_record
 from tests.cli.conftest import Ran
+from tests.extensions.installing import install
 from tests.service.raw import RawClient
 from tests.service.recorders import EVERYTHING, noted_by, recording_driver
 
 Command = Callable[..., Ran]
 MODEL = asyncnn.bundled_file("digits_float.asyncnn")
+
+
+class Dying(ReferenceDevice):
+    """A device as another package brings it, which ends its process."""
+
+    def prepare_model_1_3(self, *_: Any) -> ErrorStatus:
+        os._exit(7)
 
 
 @pytest.fixture
@@ -69,6 +81,18 @@ def test_a_difference_is_told_and_cut_down(
     assert "call 3 (execute): output 0: " in ran.out
     assert "execute: 3, " in ran.out
     assert read_record(f"{file}.cut").calls == (last,)
+
+
+def test_a_device_that_ends_its_process_is_told(
+    asyncnn_command: Command,
+    recording: Callable[[RecordingSettings], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    install(monkeypatch, tmp_path, f"{__name__}:Dying", "dying", ENTRY_POINTS)
+    ran = asyncnn_command("replay", recording(EVERYTHING), "--device", "dying")
+    assert ran.status == 1, ran
+    assert "the driver died" in ran.out
 
 
 def test_models_that_were_not_kept_are_given(

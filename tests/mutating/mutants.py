@@ -32,7 +32,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "callbacks": ("callbacks.py", "turn.py"),
     "runs": (
         *("execution.py", "fenced_run.py", "devices/executable.py", "devices/run.py"),
-        *("devices/fenced_execution.py", "devices/prepared.py"),
+        *("devices/fenced.py", "devices/prepared.py"),
     ),
     "service": (
         *("service/limits.py", "service/decoding.py", "service/wire.py"),

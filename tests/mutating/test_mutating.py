@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutating.mutants import Source, sample
+from tests.mutating.mutants import PARTS, Source, sample
+from tests.mutating.mutants import ROOT as PACKAGE
 from tests.mutating.trying import KILLED, SURVIVED, UNREACHED, in_fork, outcomes
 
 ROOT = Path(__file__).parents[2]
@@ -105,3 +106,8 @@ def test_a_seed_draws_the_same_mutants(deciding: Path) -> None:
         return [mutant.name for mutant in sample(6, seed, [source])]
 
     assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_every_part_has_files() -> None:
+    patterns = [each for part in PARTS.values() for each in part]
+    assert [each for each in patterns if not list(PACKAGE.glob(each))] == []

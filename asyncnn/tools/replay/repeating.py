@@ -155,17 +155,17 @@ class Repetition:
         try:
             if not self.needs.is_known[place] and call.kind is CallKind.FENCED:
                 raise CannotRepeatError("what it waited for is not in the recording")
+            began_ns = time.perf_counter_ns()
             ending = await self._launch(place, call)
         except CannotRepeatError as error:
             self.refusals[place] = error.message
             return
-        self._open[place] = asyncio.create_task(self._timed(ending, call))
+        self._open[place] = asyncio.create_task(self._timed(began_ns, ending, call))
         await asyncio.sleep(0)  # so that it is under way before the next
 
     async def _timed(
-        self, ending: Awaitable[_Ended], call: RecordedCall
+        self, began_ns: int, ending: Awaitable[_Ended], call: RecordedCall
     ) -> CallOutcome:
-        began_ns = time.perf_counter_ns()
         status, reason, shapes = await ending
         took_ns = time.perf_counter_ns() - began_ns
         outputs = self._outputs(call)

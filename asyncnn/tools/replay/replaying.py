@@ -1,7 +1,7 @@
 """The work behind ``asyncnn replay``: a recording repeated, compared and cut down."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ from asyncnn.hal.types import Memory, Model
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model_file import load
-from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.service.recording import (
     CallRecord,
     RecordedModel,
@@ -31,6 +31,7 @@ from asyncnn.tools.replay.differing_calls import (
 )
 from asyncnn.tools.replay.pinning import cut
 from asyncnn.tools.replay.repeating import Repetition
+from asyncnn.tools.watched_processes import served_driver
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,17 +139,22 @@ def _whole(known: RecordedModel) -> Model:
     return replace(decoded_model(known.content), pools=tuple(pools))
 
 
-def _opened(request: ReplayRequest) -> AbstractAsyncContextManager[Device]:
-    """Return what opens the device, in a process of its own if it is asyncnn's."""
+@asynccontextmanager
+async def _opened(request: ReplayRequest) -> AsyncIterator[Device]:
+    """Open the device in a driver process, which may die of the calls."""
     driver = request.record.driver
     name = request.device or driver.device or None
+    extensions = tuple(request.extensions)
+    if name is not None and not own_device(name):
+        with served_driver(name, records=False, extensions=extensions) as served:
+            async with connect(served.path, extensions=extensions) as device:
+                yield device
+        return
     settings = DeviceSettings()
     if request.device in (None, driver.device):
         # A file may name any path; such settings do not change what is computed.
         settings = with_options(settings, driver.settings)
         paths = ("cache_key_file", "packed_weights_dir", "capabilities_file")
         settings = replace(settings, **dict.fromkeys(paths, ""))
-    extensions = tuple(request.extensions)
-    if name is None or own_device(name):
-        return connect(device=name, settings=settings, extensions=extensions)
-    return open_device(name, settings=settings, extensions=extensions)
+    async with connect(device=name, settings=settings, extensions=extensions) as device:
+        yield device

@@ -119,6 +119,7 @@ def _trial(
     command = ["asyncnn", "stress", case.name, "--device", device]
     command += ["--transport", transport, "--minutes", f"{minutes:.3g}"]
     command += ["--width", str(stress.width), "--seed", str(stress.seed)]
+    command += ["--patience", f"{stress.patience_s:g}"]
     return StressTrial(
         case=case,
         device=device,
