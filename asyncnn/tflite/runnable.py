@@ -265,7 +265,10 @@ def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
         or (is_comparing and not 1 / MOST_RATIO < min(scales) <= most < 1)
     ):
         raise InvalidArgumentError(f"{what} has scales {scales[:20]}")
-    if operator.name == "LOG_SOFTMAX" and not read[0].shape[-1]:
+    is_empty = operator.name == "LOG_SOFTMAX" and not read[0].shape[-1]
+    # Where it is a constant: LiteRT finds nothing wrong with axes that come later.
+    is_empty |= operator.name == "REVERSE_V2" and 0 in read[1].shape
+    if is_empty:
         raise InvalidArgumentError(f"{what} reads a tensor without elements")
     for position in WHOLE.get(operator.name, ()):
         data = read[position].data if position < len(read) else None

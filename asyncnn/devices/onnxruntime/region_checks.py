@@ -12,7 +12,7 @@ The numbers of fields are from ONNX's ``onnx.proto``.
 from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple, TypeAlias
 
-from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, Field, fields
+from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, Field, decoded, fields
 from asyncnn.extensions.regions import DATA_DEPENDENT
 from asyncnn.hal.errors import InvalidArgumentError, in_one_line
 
@@ -48,20 +48,24 @@ _Axes: TypeAlias = tuple[int, int | None]
 """Where a range of axes begins and ends, None for the last one."""
 
 _ANY: _Axes = (0, None)
+_CONVOLUTIONS = frozenset({b"Conv", b"FusedConv"})
 _NEED_ELEMENTS: dict[bytes, tuple[int, _Axes]] = {
+    **dict.fromkeys(_CONVOLUTIONS, (1, (2, None))),
     b"ConvTranspose": (0, (2, 3)),
     b"GRU": (0, _ANY),
     b"LSTM": (0, (1, 2)),
     b"STFT": (2, _ANY),
     b"Unique": (0, (1, None)),
 }
-"""Operators that end the process if an input has no elements along some axes."""
+"""Operators that never end, or end the process, if an input has no elements along some
+axes: the windows of convolutions, and what the others read."""
 
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
 _GRAPH, _FUNCTION = 7, 25
 _NODE, _INITIALIZER, _INPUT, _OUTPUT, _SPARSE_INITIALIZER = 1, 5, 11, 12, 15
 _READ, _COMPUTED, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 1, 2, 4, 5, 7
 _PORT_NAME, _NODE_OVERLOAD = 1, 8
+_DIMS, _TENSOR_NAME = 1, 8
 _ATTRIBUTE_NAME, _TEXT = 1, 4
 _TENSORS_OF = frozenset({5, 10})
 _GRAPHS_OF = frozenset({6, 11})
@@ -125,6 +129,9 @@ class _Check:
         self._sources: dict[bytes, set[bytes]] = {}
         self._needing = set[tuple[bytes, _Axes]]()
         self._captured = set[bytes]()
+        # Constants without elements, and along which axes they have none.
+        self._empty: dict[bytes, list[int]] = {}
+        self._empty_along: list[int] = []
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
 
@@ -149,20 +156,28 @@ class _Check:
         nodes += sum(self._graph(graph, 1, ()) for graph in graphs)
         self._count(nodes)
         self._check_complete(self._omits and self._needs_all)
+        for needing, (begin, end) in self._needing:
+            along = self._empty.get(needing, [])
+            if any(begin <= each and (end is None or each < end) for each in along):
+                shown = _shown((b"", needing, b""))
+                raise InvalidArgumentError(f"{shown} is read, and has no elements")
 
     def needed(self) -> dict[bytes, set[_Axes]]:
         """Return which inputs need elements along which axes; see `Traits`."""
         found: dict[bytes, set[_Axes]] = {}
+        left: list[bytes] = []
         for name, axes in self._needing:
-            left, seen = [name] if name else [*self.inputs], {name}
-            while left:
-                source = left.pop()
-                if source in self.inputs:
-                    own = axes if source == name else _ANY
-                    found.setdefault(source, set()).add(own)
-                more = self._sources.get(source, set()) - seen
-                seen |= more
-                left += more
+            if name in self.inputs:
+                found.setdefault(name, set()).add(axes)
+            left += self._sources.get(name, ()) if name else self.inputs
+        seen = {*left}
+        while left:
+            name = left.pop()
+            if name in self.inputs:
+                found.setdefault(name, set()).add(_ANY)
+            more = self._sources.get(name, set()) - seen
+            seen |= more
+            left += more
         return found
 
     def _texts(self, message: Field, *numbers: int) -> list[bytes]:
@@ -221,7 +236,9 @@ class _Check:
             if field.number == _NODE:
                 nodes += self._node(field, depth, callers)
             elif field.number == _INITIALIZER:
-                self._tensor(field)
+                name, along = self._tensor(field)
+                if depth == 1 and along:
+                    self._empty[name] = along
             elif field.number == _SPARSE_INITIALIZER:
                 self._sparse_tensor(field)
             elif depth == 1 and field.number in (_INPUT, _OUTPUT):
@@ -232,7 +249,7 @@ class _Check:
         return self._count(nodes)
 
     def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:
-        nodes = 1
+        nodes, self._empty_along = 1, []
         is_main = depth == 1 and not callers
         found = {_DOMAIN: b"", _OP_TYPE: b"", _NODE_OVERLOAD: b""}
         for field in self._within(node):
@@ -260,11 +277,17 @@ class _Check:
         place, axes = _NEED_ELEMENTS.get(type_, (len(inputs), _ANY))
         # Without an axis, those of none are all different.
         if place < len(inputs) and (type_ != b"Unique" or self._has_axis(node)):
-            self._needing.add((inputs[place], axes) if is_main else (b"", _ANY))
+            if is_main:
+                self._needing.add((inputs[place], axes))
+            elif type_ not in _CONVOLUTIONS:  # nobody says which it gets
+                self._needing.add((b"", _ANY))
         if is_main:
             sources = {*inputs, *self._captured}
             self._captured.clear()
-            self._sources.update(dict.fromkeys(self._all(node, _COMPUTED), sources))
+            computed = self._all(node, _COMPUTED)
+            self._sources.update(dict.fromkeys(computed, sources))
+            if type_ == b"Constant" and self._empty_along:
+                self._empty.update(dict.fromkeys(computed, self._empty_along))
         elif not callers:
             self._captured.update(inputs)
         if is_main and name == (b"", b"Gather", b""):
@@ -300,7 +323,7 @@ class _Check:
                 self.may_loop = True
                 nodes += self._graph(field, depth + 1, callers)
             elif field.number in _TENSORS_OF:
-                self._tensor(field)
+                _, self._empty_along = self._tensor(field)
             elif field.number in _SPARSE_TENSORS_OF:
                 self._sparse_tensor(field)
         # ONNX Runtime never comes to the end of such an equation; a function may hand
@@ -316,9 +339,15 @@ class _Check:
             if field.number in (_VALUES, _INDICES):
                 self._tensor(field)
 
-    def _tensor(self, tensor: Field) -> None:
+    def _tensor(self, tensor: Field) -> tuple[bytes, list[int]]:
+        """Check a constant; return its name, and the axes along which it is empty."""
+        name, lengths = b"", list[int]()
         for field in self._within(tensor):
-            if field.number == _EXTERNAL_DATA or (
+            if field.number == _DIMS:
+                lengths += decoded(self._data, field.value, field.end)
+            elif field.number == _TENSOR_NAME:
+                name = bytes(self._data[field.value : field.end])
+            elif field.number == _EXTERNAL_DATA or (
                 field.number == _DATA_LOCATION
                 and not field.is_bytes
                 and self._data[field.value]
@@ -327,6 +356,7 @@ class _Check:
                     "the graph has weights that are not in it",
                     hint="give them as further inputs of the region",
                 )
+        return name, [axis for axis, length in enumerate(lengths) if not length]
 
 
 def _name(domain: bytes, name: bytes, overload: bytes) -> _Name:

@@ -203,8 +203,7 @@ class FencedChain(FencedRun):
         if self._is_cancelled:
             self._fail(_cancelled())
             return
-        may_begin = all(fence.status is _NONE for fence in self._awaited)
-        if failure is None or index or may_begin:
+        if failure is None or index or all(f.status is _NONE for f in self._awaited):
             self._guarded(lambda: self._step_from(index, on_device_us, failure))
         elif failure.status in MISSED or not self._model.recovers_from(failure.status):
             self._end(failure)

@@ -74,8 +74,8 @@ def paddings(
         for size, length, stride, dilation in rows:
             extent = (length - 1) * dilation + 1
             total = (-(-size // stride) - 1) * stride + extent - size
-            is_late = mode == "SAME_LOWER" or (total < 0 and "Conv" in node.name)
-            before = int((total + is_late) / 2)  # as ONNX Runtime has it
+            late = (mode == "SAME_LOWER") + (total < 0 and "Conv" in node.name)
+            before = int((total + late) / 2)  # as ONNX Runtime has it
             found.append((before, max(total - before, 0)))
         return found
     pads = (

@@ -181,6 +181,40 @@ async def test_functions_that_grow_without_bounds_are_refused() -> None:
     await is_refused(content, "more than 200000 nodes")
 
 
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize(
+    ("type_", "shape", "axes"),
+    [
+        ("GRU", (0, 1, 2), {"hidden_size": 2}),
+        ("Unique", (2, 0), {"axis": 0}),
+        ("Conv", (1, 1, 0), {}),
+    ],
+)
+async def test_constants_without_elements_end_no_process(
+    type_: str, shape: tuple[int, ...], axes: dict[str, int], is_constant: bool
+) -> None:
+    place = {"Conv": 1}.get(type_, 0)
+    inputs = ["x", "x", "x"]
+    inputs[place] = "e"
+    node = helper.make_node(
+        type_, inputs[: 1 if type_ == "Unique" else 3], ["y"], **axes
+    )
+    empty = numpy_helper.from_array(np.zeros(shape, F32), "e")
+    nodes = [node]
+    if is_constant:
+        nodes.insert(0, helper.make_node("Constant", [], ["e"], value=empty))
+    content = graph(nodes, *ends(), [] if is_constant else [empty])
+    await is_refused(content, "e is read, and has no elements")
+
+
+def test_what_comes_to_many_operators_is_searched_for_once() -> None:
+    names = [f"x{n}" for n in range(20_000)]
+    nodes = [helper.make_node("GRU", [a], [b]) for a, b in pairwise(names)]
+    ends = [("x0", FLOAT, [2])], [(names[-1], FLOAT, [2])]
+    traits = check_graph(memoryview(graph(nodes, *ends)))
+    assert traits.needs_elements == {b"x0": {(0, None)}}
+
+
 WIDE = 1 << 11
 
 

@@ -115,8 +115,8 @@ CASES: list[tuple[int, Any, dict[str, Any]]] = [
           ("LpPool", {"ceil_mode": 1, "strides": [2, 3], "p": 3}),
           ("LpPool", {"auto_pad": "SAME_LOWER", "strides": [2, 2], "p": 1}),
       )),
-    (11, node("Conv", ["x", "w"], ["y"], strides=[6, 5], auto_pad="SAME_UPPER"),
-     {"w": np.float32([[[[1]]], [[[2]]]])}),
+    *((11, node("Conv", ["x", "w"], ["y"], strides=[6, 5], auto_pad=mode),
+       {"w": np.float32([[[[1]]], [[[2]]]])}) for mode in ("SAME_UPPER", "SAME_LOWER")),
     (14, node("Reshape", ["x", "s"], ["y"]), {"s": np.int64([0, -1])}),
     (16, node("Where", ["c", "x", "w"], ["y"]), {
         "c": np.array([True, False, True, False]), "w": np.float32([9])}),

@@ -256,6 +256,7 @@ UNSOUND = {
     "nothing to sum up": write(
         [Op("LOG_SOFTMAX", [n := f32(0)], [m := f32(0)])], [n], [m]
     ),
+    "no axes": write([Op("REVERSE_V2", [X, const([])], [Y])], [X], [Y]),
     "scale of 0": write([Op("TANH", [q := i8(3, scale=0.0)], [r := i8(3)])], [q], [r]),
 }
 
