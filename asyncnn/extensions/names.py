@@ -9,7 +9,7 @@ Source: HAL 1.2/types.hal (Model.ExtensionNameAndPrefix).
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count, starmap
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -25,9 +25,13 @@ from asyncnn.hal.types import (
     EXTENSION_TYPE_BITS,
     ExtensionNameAndPrefix,
     Model,
+    Operand,
+    Operation,
     Subgraph,
 )
 from asyncnn.hal.validate.rules import operand_type_name, operation_type_name
+
+T = TypeVar("T", Operand, Operation)
 
 TYPE_NAME = r"\A[A-Za-z0-9_]{1,100}\Z"
 """What the name of a type looks like."""
@@ -147,17 +151,20 @@ def numbered(model: Model) -> Model:
 def retyped(
     model: Model, of_operand: Callable[[int], int], of_operation: Callable[[int], int]
 ) -> Model:
-    """Return the model with other types of its operands and operations."""
+    """Return the model with other types of its operands and operations.
+
+    What has the same is the same object: most have, of which there are many.
+    """
+
+    def changed(each: T, of_type: Callable[[int], int]) -> T:
+        type_ = of_type(each.type)
+        return each if type_ is each.type else replace(each, type=type_)
 
     def of(subgraph: Subgraph) -> Subgraph:
         return replace(
             subgraph,
-            operands=tuple(
-                [replace(o, type=of_operand(o.type)) for o in subgraph.operands]
-            ),
-            operations=tuple(
-                [replace(o, type=of_operation(o.type)) for o in subgraph.operations]
-            ),
+            operands=tuple([changed(o, of_operand) for o in subgraph.operands]),
+            operations=tuple([changed(o, of_operation) for o in subgraph.operations]),
         )
 
     referenced = tuple(map(of, model.referenced))

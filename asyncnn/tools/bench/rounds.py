@@ -253,6 +253,11 @@ async def _awaited(call: Call, runs: int) -> Samples:
     return {OWN: samples}
 
 
+def _is_package(zone: str) -> bool:
+    kind, *numbers = zone.split(":")
+    return kind != "intel-rapl-mmio" and len(numbers) == 1
+
+
 class EnergyMeter:
     """The energy of all packages of the machine; use `found` to get one.
 
@@ -271,14 +276,15 @@ class EnergyMeter:
         """Return the meter of a machine, None if it has none that can be read.
 
         Packages are the zones directly below ``root`` such as ``intel-rapl:0``; those
-        of parts, such as ``intel-rapl:0:1``, are counted in them. Only root may read
-        the counters on many systems.
+        of parts, such as ``intel-rapl:0:1``, are counted in them, and those of
+        ``intel-rapl-mmio`` are the same once more. Only root may read the counters on
+        many systems.
         """
         try:
             zones = [
                 (folder / "energy_uj", int((folder / _MOST).read_text()))
                 for folder in sorted(root.iterdir())
-                if folder.name.count(":") == 1 and (folder / "energy_uj").exists()
+                if _is_package(folder.name) and (folder / "energy_uj").exists()
             ]
             return cls(zones) if zones else None
         except (OSError, ValueError):

@@ -14,7 +14,7 @@ def zone(root: Path, name: str, microjoules: int, most: int = 1_000_000_000) -> 
 
 
 def test_packages_are_added_and_their_parts_are_not(tmp_path: Path) -> None:
-    for name in ("intel-rapl:0", "intel-rapl:1", "intel-rapl:0:0"):
+    for name in ("intel-rapl:0", "intel-rapl:1", "intel-rapl:0:0", "intel-rapl-mmio:0"):
         zone(tmp_path, name, 1_000_000)
     (tmp_path / "intel-rapl").mkdir()  # the control type itself
     meter = EnergyMeter.found(tmp_path)
@@ -22,6 +22,7 @@ def test_packages_are_added_and_their_parts_are_not(tmp_path: Path) -> None:
     zone(tmp_path, "intel-rapl:0", 3_500_000)
     zone(tmp_path, "intel-rapl:1", 1_250_000)
     zone(tmp_path, "intel-rapl:0:0", 9_000_000)
+    zone(tmp_path, "intel-rapl-mmio:0", 3_500_000)
     assert meter.joules() == 2.75
     assert meter.joules() == 0.0
 
