@@ -363,7 +363,8 @@ def read_record(path: str | os.PathLike[str]) -> CallRecord:
     data = read_input(path)
     start = len(MAGIC) + _DIGEST_BYTES
     if not data.startswith(MAGIC):
-        raise InvalidArgumentError(f"{where} is no recording of calls")
+        words = f"{where} is no recording of calls, or of another version"
+        raise InvalidArgumentError(words)
     content = memoryview(data)[start:]
     if hashlib.sha256(content).digest() != data[len(MAGIC) : start]:
         raise InvalidArgumentError(

@@ -31,6 +31,10 @@ _RECORDED = ("--record-models", "--record-tensors", f"--record-bytes={2**25}")
 Process = subprocess.Popen[bytes]
 
 
+class GoneError(Exception):
+    """A process that was to stay has ended."""
+
+
 class ServedDriver(NamedTuple):
     """A driver process, its address, and the descriptor of its last calls, if any."""
 

@@ -7,6 +7,7 @@ breaks that is hung up on. All else must be answered, with a status of the HAL.
 """
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -29,9 +30,10 @@ from asyncnn.tools.fuzz.driver_peer import (
     held_by,
     sum_model,
 )
-from asyncnn.tools.watched_processes import served_driver
+from asyncnn.tools.watched_processes import GoneError, cause_of, served_driver
 
 _LOOK_EVERY = 64
+_ENDING_S = 1.0
 _MOST_STEPS = 60
 _POOL_BYTES = 4096
 _EDGES = (0, 1, 4, 16, 255, 4096, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**64 - 1, -1)
@@ -378,8 +380,14 @@ def driven(device: str) -> Iterator[Callable[[bytes], None]]:
 
         def run(data: bytes) -> None:
             nonlocal count
-            play(path, data, models)
-            neighbour.check()
+            try:
+                play(path, data, models)
+                neighbour.check()
+            except (DriverError, OSError):
+                with suppress(subprocess.TimeoutExpired):
+                    cause = cause_of(driver.process.wait(_ENDING_S))
+                    raise GoneError(f"the driver ended by {cause}") from None
+                raise
             count += 1
             if not count % _LOOK_EVERY:
                 check_held(pid, base)

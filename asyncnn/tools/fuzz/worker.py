@@ -161,11 +161,13 @@ class Feeder:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             os._exit(2)
         where = "" if error is None else _where(error)
-        if where in self._known:
-            return
         # Here: what is imported before the target is not instrumented.
-        from asyncnn.tools.watched_processes import keep_calls_of
+        from asyncnn.tools.watched_processes import GoneError, keep_calls_of
 
+        if where in self._known:
+            if isinstance(error, GoneError):
+                os._exit(0)  # to be begun anew
+            return
         keep_calls_of(os.getpid(), self._note.calls)
         self._note.tell(f"{problem[:500]}\n{where}")
         os._exit(1)
