@@ -91,10 +91,11 @@ def report(found: list[Outcome]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutating")
-    parser.add_argument("--count", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--go-on", action="store_true")
+    add = parser.add_argument
+    add("--count", type=int, default=500, help="mutants, of all by the seed")
+    add("--seed", type=int, default=1, help="what is drawn, and in which order")
+    add("--workers", type=int, default=os.cpu_count(), help="processes that try them")
+    add("--go-on", action="store_true", help="try what has lived in an earlier run")
     parser.add_argument("--form", choices=FORMS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     KEPT.mkdir(parents=True, exist_ok=True)
