@@ -142,31 +142,24 @@ def separated(
     given besides. ``element_bytes`` are of known types.
     """
     weights: dict[bytes, Weight] = {}
-    parts = list[bytes]()
-    for field in fields(data, 0, len(data)):
-        if field.number != _GRAPH:
-            parts.append(bytes(data[field.start : field.end]))
-            continue
-        graph = list[bytes]()
-        for part in fields(data, field.value, field.end):
-            weight = None
-            if part.number == _INITIALIZER and part.end - part.value >= _LARGE_BYTES:
-                weight = _weight(data, part, element_bytes)
-            if weight is None or weight.name in weights:
-                graph.append(bytes(data[part.start : part.end]))
-                continue
-            weights[weight.name] = weight
-            rest = [
-                bytes(data[each.start : each.end])
-                for each in fields(data, part.value, part.end)
-                if each.number not in (_RAW_DATA, _DATA_LOCATION)
-            ]
-            place = *message(_KEY, [b"location"]), *message(_VALUE, [b"weights"])
-            rest += message(_EXTERNAL_DATA, place)
-            rest.append(_IS_EXTERNAL)
-            graph += message(_INITIALIZER, rest)
-        parts += message(_GRAPH, graph)
-    return b"".join(parts), [*weights.values()]
+
+    def changed(part: Field) -> list[bytes] | None:
+        weight = None
+        if part.number == _INITIALIZER and part.end - part.value >= _LARGE_BYTES:
+            weight = _weight(data, part, element_bytes)
+        if weight is None or weight.name in weights:
+            return None
+        weights[weight.name] = weight
+        rest = [
+            bytes(data[each.start : each.end])
+            for each in fields(data, part.value, part.end)
+            if each.number not in (_RAW_DATA, _DATA_LOCATION)
+        ]
+        place = *message(_KEY, [b"location"]), *message(_VALUE, [b"weights"])
+        rest += message(_EXTERNAL_DATA, place)
+        return message(_INITIALIZER, [*rest, _IS_EXTERNAL])
+
+    return _with_graph(data, changed), [*weights.values()]
 
 
 _LARGE_BYTES = 1 << 12
