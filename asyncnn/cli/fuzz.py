@@ -50,8 +50,7 @@ def fuzz(asked: FuzzOptions) -> None:
     5 s, or much memory, or an error that is no answer. It is made small and
     written to a file, with the command that tries that again.
 
-    Exits with 1 if there are findings, with 2 on bad input, and if nothing could be
-    tried.
+    Exits with 1 if there are findings, with 2 on bad input, or if none was tried.
     """
     from asyncnn.tools.fuzz.hunting import hunt
     from asyncnn.tools.fuzz.targets import TARGETS

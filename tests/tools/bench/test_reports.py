@@ -113,7 +113,7 @@ class TestEveryReport:
     def test_all_of_it_is_printed_and_on_the_page(
         self, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
-        monkeypatch.setattr("asyncnn.cli.bench._PIPE_WIDTH", 300)
+        monkeypatch.setattr("asyncnn.cli.options._PIPE_WIDTH", 300)
         report = MADE_UP[name](met=True)
         shown = plain(draw(page_of(name, report)))
         result, _ = run(monkeypatch, name, report)
