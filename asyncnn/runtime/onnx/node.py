@@ -75,6 +75,10 @@ class OnnxNode(CountsAxes):
         """All inputs, None for those that are left out."""
         return self._inputs
 
+    def take(self, index: int, value: Value) -> None:
+        """Read another value as input ``index``."""
+        self._inputs = [*self._inputs[:index], value, *self._inputs[index + 1 :]]
+
     def inputs(self) -> list[Value]:
         """Return all inputs.
 

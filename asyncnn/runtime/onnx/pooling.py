@@ -3,7 +3,7 @@
 A window over a volume is one over its images, and one over what these are then.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +36,12 @@ def _pooled(node: OnnxNode, type_: Op, *, counts_padding: bool = False) -> Value
         spatial(node, name, rank) for name in ("kernel_shape", "strides", "dilations")
     )
     pads = paddings(node, value.shape[2:], kernel, rank)
-    if node.name == "LpPool" or max(dilations) > 1:
-        extents = [(n - 1) * d + 1 for n, d in zip(kernel, dilations, strict=True)]
-        _say_pads(node, zip(value.shape[2:], extents, strides, pads, strict=True))
-        raise node.refuse("a pool of powers, or with dilation")
     value = pad(draft, value, [(0, 0)] * 2 + [(min(a, 0), 0) for a, _ in pads])
     pads = [(max(a, 0), b) for a, b in pads]
+    if node.name == "LpPool" or max(dilations) > 1:
+        extents = [(n - 1) * d + 1 for n, d in zip(kernel, dilations, strict=True)]
+        _say_pads(node, value, extents, strides, pads)
+        raise node.refuse("a pool of powers, or with dilation")
     windows = [
         _Window(
             *each[1:], _rounded_up(*each) if node.attribute("ceil_mode", 0) else each[3]
@@ -95,18 +95,31 @@ def _rounded_up(
     return before, after + max(0, count * stride - rest)
 
 
-def _say_pads(node: OnnxNode, axes: Iterable[Any]) -> None:
+def _say_pads(
+    node: OnnxNode,
+    value: Value,
+    extents: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+) -> None:
     """Have all padding in numbers, for the evaluator, which has rules of its own."""
+    rows = zip(value.shape[2:], extents, strides, pads, strict=True)
     is_up, proto = node.attribute("ceil_mode", 0), type(node.proto)()
     proto.CopyFrom(node.proto)
-    ends = [_rounded_up(*each) if is_up else each[3] for each in axes]
-    said = {"pads": np.array(ends).T.ravel().tolist(), "count_include_pad": 1}
-    unsaid = ("auto_pad", "ceil_mode", "pads")
+    ends = [_rounded_up(*each) if is_up else each[3] for each in rows]
+    if node.name == "AveragePool" and node.attribute("count_include_pad", 0):
+        # That by which sizes are rounded up is not counted.
+        ends = [(0, b - a) for (_, a), (_, b) in zip(pads, ends, strict=True)]
+        value = pad(node.draft, value, [(0, 0), (0, 0), *pads])
+    node.take(0, value)
+    said: dict[str, Any] = {"pads": np.array(ends).T.ravel().tolist()}
+    said |= {"count_include_pad": 1} if node.name == "LpPool" else {}
+    unsaid = ("auto_pad", "ceil_mode", "count_include_pad", "pads")
     kept = [each for each in proto.attribute if each.name not in unsaid]
     del proto.attribute[:]
     proto.attribute.extend(kept)
-    for name in [*said][: 1 + (node.name == "LpPool")]:
-        proto.attribute.append(onnx_module("helper").make_attribute(name, said[name]))
+    for name, number in said.items():
+        proto.attribute.append(onnx_module("helper").make_attribute(name, number))
     node.proto = proto
 
 
