@@ -112,7 +112,7 @@ def fuzzed(target: str, seconds: int) -> tuple[int, str]:
             # Seeds stay even if nothing of the module says that they are worth it.
             [
                 *(runner, f"-max_total_time={seconds}", "-max_len=16384"),
-                *("-keep_seed=1", corpus),
+                *("-keep_seed=1", "-detect_leaks=0", corpus),
             ],
             cwd=folder,
             env=environment,
