@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.burst import BurstController
-from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
+from asyncnn.callbacks import ExecutionFuture, launched_preparation
 from asyncnn.hal.errors import MISSED, AsyncnnError, GeneralFailureError
 from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel, ISyncFence
 from asyncnn.hal.refusals import PrepareArguments
@@ -206,14 +206,13 @@ class Repetition:
 
     def _preparing(self, number: int, deadline: int | None) -> Awaitable[_Ended]:
         model, known = _recorded(self._models, number), self._record.models[number]
-        callback = PreparedModelFuture()
         asked = PrepareArguments(
             model,
             _enumerator(ExecutionPreference, known.preference),
             _enumerator(Priority, known.priority),
             deadline,
         )
-        asked.by(self._device, callback)
+        callback = launched_preparation(self._device, asked)
 
         async def ended() -> _Ended:
             try:
