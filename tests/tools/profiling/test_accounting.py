@@ -36,8 +36,12 @@ MODELS = (
 DEVICES = ("reference", "accelerated")
 
 TOLD, MOST_TOLD = 0.95, 1.15
-BINDING_NS = 2500
-"""What the engine takes for a run besides its steps, of which tiny models have few."""
+BINDING_NS, STEP_NS = 2500, 400
+"""What the engine takes for a run, and for each step, besides computing.
+
+Steps that nobody observes are run by a job, often in C; those of small models take
+little more than that saves.
+"""
 
 ROUNDS, ATTEMPTS = 20, 15
 
@@ -108,8 +112,9 @@ def test_runs_that_nobody_observes_take_what_the_steps_do(
         for _ in range(ROUNDS):
             least_ns = min(least_ns, plain_ns())
             least_told_ns = min(least_told_ns, told_ns())
-        lowest = TOLD * least_ns - BINDING_NS
-        highest = MOST_TOLD * least_ns + BINDING_NS
+        apart_ns = BINDING_NS + STEP_NS * len(observer.entries)
+        lowest = TOLD * least_ns - apart_ns
+        highest = MOST_TOLD * least_ns + apart_ns
         if lowest <= least_told_ns <= highest:
             break
     assert lowest <= least_told_ns <= highest
