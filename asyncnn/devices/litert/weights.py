@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 SUFFIX = ".weights"
 _KEY = re.compile(r"[0-9a-f]{16,64}")
 _OWN = re.compile(rf"\.?{_KEY.pattern}[-0-9a-f]*{re.escape(SUFFIX)}(-[0-9a-f]{{16}})?")
-"""Names of files and drafts. Others that are in the folder, as Darknet's, stay there."""
+"""Names of files and drafts. Others in the folder, such as Darknet's, stay there."""
 _KEY_BYTES, _SUM_BYTES = 24, 16
 _SUMMED_WORDS = 512
 _VERSION_BYTES = 8
