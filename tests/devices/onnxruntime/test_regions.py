@@ -330,6 +330,73 @@ async def test_inputs_without_elements_are_refused_that_would_end_the_process(
     assert y.shape == (3, 1, 1, 1)
 
 
+def sliced_off(within: bool) -> bytes:
+    """Return a file with a GRU, maybe in a branch, of what ``b`` leaves of ``x``."""
+    nodes = [
+        helper.make_node("Slice", ["x", "b", "end"], ["rest"]),
+        helper.make_node("GRU", ["rest", "w", "r"], ["y"], hidden_size=1),
+    ]
+    if within:
+        ends = [helper.make_tensor_value_info("y", FLOAT, None)]
+        inner = helper.make_graph(nodes, "inner", [], ends)
+        branches = {"then_branch": inner, "else_branch": inner}
+        nodes = [helper.make_node("If", ["so"], ["y"], **branches)]
+    weights = [
+        numpy_helper.from_array(array, name)
+        for name, array in {
+            "w": np.ones((1, 3, 2), F32),
+            "r": np.ones((1, 3, 1), F32),
+            "end": np.array([4]),
+            "so": np.array(True),
+        }.items()
+    ]
+    ends = [("x", FLOAT, [4, 1, 2]), ("b", INT64, [1])], [("y", FLOAT, None)]
+    return graph(nodes, *ends, weights)
+
+
+def framed() -> bytes:
+    """Return a file with a spectrum of frames of ``b`` elements of ``x``."""
+    nodes = [helper.make_node("STFT", ["x", "step", "", "b"], ["y"])]
+    ends = [("x", FLOAT, [1, 16, 1]), ("b", INT64, [1])], [("y", FLOAT, None)]
+    return graph(nodes, *ends, [numpy_helper.from_array(np.array(2), "step")])
+
+
+@pytest.mark.parametrize(
+    ("content", "shape", "good", "bad", "words"),
+    [
+        (sliced_off(False), (4, 1, 2), 1, 4, "rest is read, and has no elements"),
+        (sliced_off(True), (4, 1, 2), 1, 4, "cannot be reshaped"),
+        (framed(), (1, 16, 1), 4, 0, "b is read, and not positive"),
+        (framed(), (1, 16, 1), 4, -4, "b is read, and not positive"),
+    ],
+    ids=["GRU", "GRU in a branch", "no frames", "negative frames"],
+)
+async def test_what_is_computed_ends_no_process(
+    device: Device,
+    content: bytes,
+    shape: tuple[int, ...],
+    good: int,
+    bad: int,
+    words: str,
+) -> None:
+    prepared = await device.prepare(load(content))
+    x = np.ones(shape, F32)
+    for _ in range(2):
+        with pytest.raises(GeneralFailureError, match=words):
+            await prepared.run([x, np.array([bad])])
+        (y,) = (await prepared.run([x, np.array([good])])).values()
+        assert y.size
+        assert np.isfinite(y).all()
+
+
+async def test_outputs_without_a_name_end_no_process(device: Device) -> None:
+    nodes = [helper.make_node("Split", ["x"], ["", "y"], num_outputs=2)]
+    content = graph(nodes, [("x", FLOAT, [4])], [("y", FLOAT, [2])])
+    prepared = await device.prepare(load(content))
+    (y,) = (await prepared.run([np.arange(4, dtype=F32)])).values()
+    assert y.tolist() == [2, 3]
+
+
 @pytest.mark.parametrize("options", [{}, {"axis": 0}], ids=str)
 async def test_none_are_all_different_but_along_an_axis(
     device: Device, options: dict[str, int]
