@@ -18,8 +18,9 @@ _PORT_NAME = 1
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 _LENGTHS, _ELEMENT_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9
 _KEY, _VALUE = 1, 2
-_INTEGER, _TENSOR, _INT64 = 3, 5, 7
+_INTEGER, _TENSOR = 3, 5
 _IS_INTEGER, _IS_TENSOR = b"\xa0\x01\x02", b"\xa0\x01\x04"  # the kind, field 20
+_HEAD = bytes([_LENGTHS << 3, 2, _ELEMENT_TYPE << 3, 7])  # of two integers of 64 bits
 
 _PARTS: dict[str, dict[int, str]] = {
     "file": {_GRAPH: "graph", _FUNCTION: "function"},
@@ -64,74 +65,57 @@ def _mended_node(
     data: memoryview, node: Field, doubtful: Set[bytes]
 ) -> list[list[bytes]]:
     """Return a node after those that see to what it reads."""
-    before, rest = list[list[bytes]](), list[bytes]()
-    inputs, outputs = list[bytes](), list[bytes]()
+    rest, before = list[bytes](), list[list[bytes]]()
+    ports: dict[int, list[bytes]] = {_READ: [], _COMPUTED: []}
     for field in fields(data, node.value, node.end):
-        if field.number in (_READ, _COMPUTED):
-            names = inputs if field.number == _READ else outputs
-            names.append(bytes(data[field.value : field.end]))
+        if field.number in ports:
+            ports[field.number].append(bytes(data[field.value : field.end]))
         elif field.number == _ATTRIBUTE:
             rest += message(_ATTRIBUTE, _mended(data, field, "attribute", doubtful))
         else:
             rest.append(bytes(data[field.start : field.end]))
+    inputs, outputs = ports.values()
     while inputs and not inputs[-1]:
         inputs.pop()
     type_ = _last(data, node, _OP_TYPE)
-    new = b"#%d of %%d" % node.start
-    for place in POSITIVE.get(type_, ()):
-        if place < len(inputs) and inputs[place]:
-            nodes, inputs[place] = _positive(inputs[place], new % place)
-            before += nodes
-    place, axis = NEED_ELEMENTS.get(type_, (len(inputs), 0))
-    if place < len(inputs) and inputs[place] in doubtful:
-        nodes, inputs[place] = _filled(inputs[place], axis, new % place)
-        before += nodes
-    if type_ in NAMED:
-        outputs = [name or new % n for n, name in enumerate(outputs)]
-    ports = (_READ, inputs), (_COMPUTED, outputs)
-    given = [
-        part
-        for number, names in ports
-        for name in names
-        for part in message(number, [name])
-    ]
-    return [*before, [*given, *rest]]
+    needed, axis = NEED_ELEMENTS.get(type_, (None, 0))
+    for place, name in enumerate(inputs):
+        new = b"%d of #%d" % (place, node.start)
+        if name and place in POSITIVE.get(type_, ()):
+            # What has so many elements, and is none below 0.
+            before.append(_node(b"HannWindow", [name], new + b" window"))
+            before += _filled(new + b" window", 0, new, b"%s is not positive" % name)
+            inputs[place] = new + b" size"
+            before.append(_node(b"Size", [new], inputs[place]))
+        elif place == needed and name in doubtful:
+            before += _filled(
+                name, axis, new, b"%s is read, and has no elements" % name
+            )
+            inputs[place] = new
+    for place, name in enumerate(outputs):
+        if type_ in NAMED and not name:
+            outputs[place] = b"#%d to %d" % (node.start, place)
+    for number, names in ports.items():
+        rest += [part for name in names for part in message(number, [name])]
+    return [*before, rest]
 
 
-def _filled(
-    name: bytes, axis: int, new: bytes, told: bytes = b""
-) -> tuple[list[list[bytes]], bytes]:
-    """Return nodes that fail if a tensor has no elements from an axis on, and another.
+def _filled(name: bytes, axis: int, new: bytes, told: bytes) -> list[list[bytes]]:
+    """Return nodes for the same tensor, which fail if it is empty from an axis on.
 
-    A length that is left open cannot be told beside one of 0. Nothing is copied.
+    A length that is to be found cannot be told beside one of 0. Nothing is copied.
     """
-    rows, both, flat, shape, whole = (b"%s.%d" % (new, n) for n in range(5))
+    rows, both, flat, shape = (b"%s.%d" % (new, n) for n in range(4))
+    begin = *message(_PORT_NAME, [b"axis"]), bytes([_INTEGER << 3, axis]), _IS_INTEGER
+    tensor = message(_TENSOR, [_HEAD, *message(_RAW_DATA, [struct.pack("<2q", -1, 0)])])
+    lengths = *message(_PORT_NAME, [b"value"]), *tensor, _IS_TENSOR
     return [
-        _constant(both, (-1, 0)),
-        _node(b"Flatten", [name], rows, _number(b"axis", axis)),
-        _node(
-            b"Reshape",
-            [rows, both],
-            flat,
-            message(_NODE_NAME, [told or b"%s is read, and has no elements" % name]),
-        ),
+        _node(b"Constant", [], both, message(_ATTRIBUTE, lengths)),
+        _node(b"Flatten", [name], rows, message(_ATTRIBUTE, begin)),
+        _node(b"Reshape", [rows, both], flat, message(_NODE_NAME, [told])),
         _node(b"Shape", [name], shape),
-        _node(b"Reshape", [flat, shape], whole),
-    ], whole
-
-
-def _positive(name: bytes, new: bytes) -> tuple[list[list[bytes]], bytes]:
-    """Return nodes that fail if a number is not positive, and its name as int64."""
-    number, begin, step, counted, size = (b"%s:%d" % (new, n) for n in range(5))
-    nodes, filled = _filled(counted, 0, new, b"%s is read, and not positive" % name)
-    return [
-        _node(b"Cast", [name], number, _number(b"to", _INT64)),
-        _constant(begin, (0,)),
-        _constant(step, (1,)),
-        _node(b"Range", [begin, number, step], counted),
-        *nodes,
-        _node(b"Size", [filled], size),
-    ], size
+        _node(b"Reshape", [flat, shape], new),
+    ]
 
 
 def _node(
@@ -139,23 +123,7 @@ def _node(
 ) -> list[bytes]:
     """Return a node of one output; ``rest`` are further fields."""
     read = [part for name in inputs for part in message(_READ, [name])]
-    made = message(_COMPUTED, [output]), message(_OP_TYPE, [type_])
-    return [*read, *made[0], *made[1], *rest]
-
-
-def _constant(name: bytes, values: tuple[int, ...]) -> list[bytes]:
-    """Return a node that has numbers of int64, one alone without an axis."""
-    axes = [_LENGTHS << 3, len(values)] * (len(values) > 1)
-    raw = message(_RAW_DATA, [struct.pack(f"<{len(values)}q", *values)])
-    tensor = bytes([*axes, _ELEMENT_TYPE << 3, _INT64]), *raw
-    value = *message(_PORT_NAME, [b"value"]), *message(_TENSOR, tensor), _IS_TENSOR
-    return _node(b"Constant", [], name, message(_ATTRIBUTE, value))
-
-
-def _number(name: bytes, value: int) -> list[bytes]:
-    """Return an attribute."""
-    number = bytes([_INTEGER << 3, value])
-    return message(_ATTRIBUTE, [*message(_PORT_NAME, [name]), number, _IS_INTEGER])
+    return [*read, *message(_COMPUTED, [output]), *message(_OP_TYPE, [type_]), *rest]
 
 
 def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:

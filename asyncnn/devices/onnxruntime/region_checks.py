@@ -220,8 +220,8 @@ class _Check:
             raise InvalidArgumentError(f"graphs nested more than {MOST_NESTED} deep")
         nodes, scope = 0, dict[bytes, bool]()
         self._scopes.append(scope)
-        parts = [*self._within(graph)]
-        for field in sorted(parts, key=lambda each: each.number == _NODE):
+        by_kind = sorted(self._within(graph), key=lambda each: each.number == _NODE)
+        for field in by_kind:  # nodes are the last
             if field.number == _NODE:
                 nodes += self._node(field, depth, callers)
             elif field.number == _INITIALIZER:
@@ -232,12 +232,9 @@ class _Check:
                 (name,) = self._texts(field, _PORT_NAME)
                 if field.number == _INPUT:
                     scope.setdefault(name, False)
-                if depth > 1:
-                    continue
-                names = self.inputs if field.number == _INPUT else self.outputs
-                if name in self.outputs:
-                    self.repeated.add(name)
-                names.add(name)
+                if depth == 1:
+                    self.repeated |= self.outputs & {name}
+                    (self.inputs if field.number == _INPUT else self.outputs).add(name)
         self._scopes.pop()
         return self._count(nodes)
 
@@ -273,15 +270,12 @@ class _Check:
         needed = inputs[place] if place < len(inputs) else b""
         # Without an axis, those of none are all different.
         if needed and (type_ != b"Unique" or self._has_axis(node)):
-            if self._has_elements(needed):
-                pass
-            elif not is_main:
-                self.doubtful.add(needed)
-            else:
+            if is_main and not self._has_elements(needed):
                 self.needed[needed] = min(axis, self.needed.get(needed, axis))
-        has_elements = self._is_filled if type_ == b"Constant" else False
-        if type_ in _KEEPING and inputs:
-            has_elements = self._has_elements(inputs[0])
+            elif not self._has_elements(needed):
+                self.doubtful.add(needed)
+        has_elements = type_ == b"Constant" and self._is_filled
+        has_elements |= type_ in _KEEPING and self._has_elements(b"".join(inputs[:1]))
         self._scopes[-1].update(dict.fromkeys(computed, has_elements))
         if is_main and name == (b"", b"Gather", b""):
             self.tables.update(inputs[:1])

@@ -129,10 +129,9 @@ class OnnxRegions:
         given = _shapes_of(operation.inputs[1:])
         found: tuple[Shape | None, ...] | None = session.learnt.of(given)
         if found is None:
-            is_told = not session.learnt.doubts(given)
-            found = tuple(
-                (is_told and port.known_shape) or None for port in session.outputs
-            )
+            found = tuple(port.known_shape for port in session.outputs)
+        if session.learnt.doubts(given):
+            found = (None,) * len(declared)
         shapes = tuple(
             known or shape for known, shape in zip(declared, found, strict=True)
         )
