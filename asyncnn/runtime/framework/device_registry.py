@@ -46,6 +46,9 @@ Opener: TypeAlias = Callable[[DeviceSettings], Opened]
 SAMPLE = "sample-"
 """What the names of sample devices begin with."""
 
+CLUSTER = "ray://"
+"""What the addresses of clusters begin with, which are names of devices as well."""
+
 _FRAMEWORK = "asyncnn.runtime.framework"
 _HERE = "asyncnn"
 
@@ -167,6 +170,9 @@ def opener_of(name: str) -> Opener:
         )
     if name in BUILT_IN:
         return Registered(name, BUILT_IN[name], _HERE).open
+    if name.startswith(CLUSTER):
+        place = "asyncnn.cluster.cluster_device:open_cluster"
+        return Registered(name, place, _HERE, {"address": name}).open
     known = registered_devices()
     scope, colon, parts = name.partition(":")
     names = [part.strip() for part in parts.split(",") if part.strip()]

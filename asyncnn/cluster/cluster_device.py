@@ -1,0 +1,511 @@
+"""Replicas on a cluster as one `IDevice`."""
+
+import asyncio
+import logging
+import time
+import weakref
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from itertools import count
+from typing import Any, Self
+
+from asyncnn.burst.server import OpenBursts
+from asyncnn.callbacks import (
+    ExecutionResult,
+    IPreparedModelCallback,
+    OneShot,
+    result_of,
+)
+from asyncnn.cluster.cluster_model import ClusterModel, ClusterRun
+from asyncnn.cluster.dispatch import Action, Dispatcher, End, Send
+from asyncnn.cluster.exchange import Answer, packed
+from asyncnn.cluster.hosting import HostFacts
+from asyncnn.cluster.links import Cluster, Link, LostError
+from asyncnn.devices import DeviceSettings, DeviceStatistics
+from asyncnn.devices.device_buffers import HAL_HINTS, Buffers
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    DriverDiedError,
+    NoDriverError,
+    closed_error,
+    error_for,
+    failure_of,
+)
+from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.refusals import AllocateArguments, NoCachesNorDomains, PrepareArguments
+from asyncnn.hal.types import (
+    NO_TIMING,
+    Capabilities,
+    DeviceStatus,
+    DeviceType,
+    ErrorStatus,
+    Extension,
+    Model,
+)
+from asyncnn.hal.validate import validate_model
+from asyncnn.offload import offload
+from asyncnn.runtime.cluster_settings import ClusterSettings
+from asyncnn.runtime.framework.managed_memory import allocate_fixed
+from asyncnn.runtime.framework.steps import ActiveExecutions
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
+
+LARGE_BYTES = 4 * 2**20
+"""Inputs from which on a thread puts them into Ray's store, rather than the loop."""
+
+
+class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
+    """The device that ``links`` lead to, each to a replica of it; see `open_cluster`.
+
+    What is asked for while a replica is lost goes to the others, or waits for it. What
+    it had begun ends with `DriverDiedError`, or is run again if that was said to be
+    safe. Buffers are memory of this process, and go with each run that names them: they
+    outlive replicas.
+    """
+
+    name = "asyncnn-cluster"
+
+    def __init__(
+        self, cluster: Cluster, settings: ClusterSettings, links: Sequence[Link]
+    ) -> None:
+        limits = DeviceSettings()
+        buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
+        super().__init__(buffers, OpenBursts(limits.max_bursts))
+        self.dispatcher = Dispatcher(settings.dispatch)
+        self.settings = settings
+        self.links = tuple(links)
+        self.facts: HostFacts
+        self.numbers = count(1)
+        self.waiting_runs: set[Any] = set()
+        self._cluster = cluster
+        self._runs: dict[int, ClusterRun] = {}
+        self._models: dict[int, tuple[object, tuple[int, int]]] = {}
+        self._sent_models: dict[int, tuple[weakref.ref[Model], object]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._recovering: set[Link] = set()
+        self._is_closed = False
+        self.loop = asyncio.get_running_loop()
+        for link in self.links:
+            self.dispatcher.add(link.number, settings.lanes)
+            link.lost = self._lost
+
+    async def __aenter__(self) -> Self:
+        opening = asyncio.gather(*(link.open() for link in self.links))
+        try:
+            async with asyncio.timeout(self.settings.open_timeout):
+                self.facts = (await opening)[0]
+        except TimeoutError:
+            await self.aclose()
+            raise NoDriverError(
+                f"{len(self.links)} replicas of {self.settings.cpus:g} CPUs each have "
+                f"not started within {self.settings.open_timeout:g} s",
+                hint="the cluster may have too few; see ray status",
+            ) from None
+        except BaseException:
+            await self.aclose()
+            raise
+        now = time.monotonic_ns()
+        for link in self.links:
+            self.act(self.dispatcher.up(link.number, (), now))
+            self._begin(link.watch(partial(self._is_busy, link)))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End what is pending, then all actors, with their devices."""
+        self._is_closed = True
+        self.bursts.close()
+        self.buffers.close()
+        for waiting in tuple(self.waiting_runs):
+            waiting.close()
+        for run in tuple(self._runs.values()):
+            self._settle(run, result_of(closed_error()))
+        if self._alarm is not None:
+            self._alarm.cancel()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self.links))
+        await self.buffers.wait_ended()
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why the device takes no work for good; see `IMortal`."""
+        return closed_error() if self._is_closed else None
+
+    def check_open(self) -> None:
+        """Check that it takes work.
+
+        :raises DeviceClosedError: if it is closed.
+        """
+        if self._is_closed:
+            raise closed_error()
+
+    def get_status(self) -> DeviceStatus:
+        """Return BUSY while runs wait here, OFFLINE once it is closed."""
+        if self._is_closed:
+            return DeviceStatus.OFFLINE
+        busy = self.dispatcher.waiting >= self.settings.dispatch.max_waiting
+        return DeviceStatus.BUSY if busy else DeviceStatus.AVAILABLE
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return the version of the first replica's device."""
+        return ErrorStatus.NONE, self.facts.version
+
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        """Return the kind of hardware of the first replica."""
+        return ErrorStatus.NONE, self.facts.type
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return what the first replica declares."""
+        return ErrorStatus.NONE, self.facts.capabilities
+
+    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+        """Return the extensions of the first replica."""
+        return ErrorStatus.NONE, self.facts.extensions
+
+    @property
+    def hal_hints(self) -> dict[str, str]:
+        """What the replicas make of hints of the HAL, in words."""
+        return {**HAL_HINTS, **self.facts.hal_hints}
+
+    @property
+    def has_measured_capabilities(self) -> bool:
+        """Whether the first replica's capabilities were measured."""
+        return self.facts.has_measured_capabilities
+
+    @property
+    def kernel_capabilities(self) -> Capabilities | None:
+        """What the first replica has measured of its kernels."""
+        return self.facts.kernel_capabilities
+
+    async def replica_statistics(self) -> tuple[DeviceStatistics, ...]:
+        """Ask all replicas that are there what they have done.
+
+        :raises AsyncnnError: if one is lost, or keeps no statistics.
+        """
+        up = [link for link in self.links if link.is_up]
+        return tuple(await asyncio.gather(*(each.call("statistics") for each in up)))
+
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
+        self.check_open()
+        await offload(validate_model, model)
+        sent = await self._put(model)
+        for link in self.links:
+            if link.is_up:
+                status, answer = await link.call("supported", sent)
+                if status is not ErrorStatus.NONE:
+                    raise error_for(status, "the replica does not say")
+                return tuple(answer)
+        raise DriverDiedError("no replica is there")
+
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+        return allocate_fixed(self.buffers, asked, ClusterModel)
+
+    def _prepare(
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
+    ) -> ErrorStatus:
+        self.check_open()
+        asked.validate()
+        notify = OneShot(callback.notify_1_3)
+        numbers: dict[Link, int] = {}
+        task = self._begin(self._prepared(asked, numbers))
+        task.add_done_callback(partial(self._told, callback, notify, numbers))
+        callback.link_to_death(partial(_cancel, task))
+        return ErrorStatus.NONE
+
+    async def _prepared(
+        self, asked: PrepareArguments, numbers: dict[Link, int]
+    ) -> ClusterModel:
+        """Prepare a model on all replicas that are there; at least one has to do it."""
+        key, how = next(self.numbers), (int(asked.preference), int(asked.priority))
+        now = time.monotonic_ns()
+        sent = await self._put(asked.model)
+        self.dispatcher.known(key, now)
+        self._models[key] = sent, how
+        try:
+            async with asyncio.timeout(_seconds(asked.deadline, now)):
+                up = [link for link in self.links if link.is_up]
+                found = await asyncio.gather(
+                    *(self._prepare_on(e, key, asked.deadline, numbers) for e in up),
+                    return_exceptions=True,
+                )
+            for error in found:
+                if isinstance(error, BaseException) and not isinstance(
+                    error, LostError
+                ):
+                    raise error
+            if not any(each is None for each in found):
+                raise DriverDiedError("the replicas were lost while they prepared it")
+        except TimeoutError:
+            self._release(key)
+            late = "the deadline passed while the model was prepared"
+            raise error_for(ErrorStatus.MISSED_DEADLINE_TRANSIENT, late) from None
+        except BaseException:
+            self._release(key)
+            raise
+        model = ClusterModel(self, key, asked)
+        weakref.finalize(model, self._release_soon, key).atexit = False
+        return model
+
+    async def _prepare_on(
+        self,
+        link: Link,
+        key: int,
+        deadline: int | None = None,
+        numbers: dict[Link, int] | None = None,
+    ) -> None:
+        number = next(self.numbers)
+        if numbers is not None:
+            numbers[link] = number
+        sent, how = self._models[key]
+        there = link.there(deadline)
+        answer: Answer = await link.call("prepare", key, number, sent, how, there)
+        if answer.status != ErrorStatus.NONE:
+            raise error_for(ErrorStatus(answer.status), answer.reason)
+        if numbers is not None:
+            numbers.pop(link)
+        self.act(self.dispatcher.up(link.number, (key,), time.monotonic_ns()))
+
+    def _told(
+        self,
+        callback: IPreparedModelCallback,
+        notify: OneShot[[ErrorStatus, IPreparedModel | None]],
+        numbers: dict[Link, int],
+        task: asyncio.Task[ClusterModel],
+    ) -> None:
+        callback.unlink_to_death()
+        for link, number in numbers.items():  # those that still prepare it
+            self._cancel_there(link, number)
+        if task.cancelled():
+            error: AsyncnnError = closed_error()
+            if not self._is_closed:
+                status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+                error = error_for(status, "the preparation was cancelled")
+        elif (raised := task.exception()) is not None:
+            error = failure_of(raised)
+        else:
+            notify(ErrorStatus.NONE, task.result())
+            return
+        callback.reason = str(error)
+        notify(error.status, None)
+
+    async def _put(self, model: Model) -> object:
+        """Return a model in Ray's store, from where each node fetches it once."""
+        known = self._sent_models.get(id(model))
+        if known is not None and known[0]() is model:
+            return known[1]
+        ref: object = await offload(lambda: self._cluster.ray.put(packed(model)))
+        key, sent = id(model), self._sent_models
+        watched = weakref.ref(model, lambda gone: sent.pop(key, None))
+        self._sent_models[key] = watched, ref
+        return ref
+
+    def launch(self, run: ClusterRun) -> None:
+        """Have a run computed, wherever that is soonest."""
+        self._runs[run.work.number] = run
+        self.active.add(run)
+        self.act(self.dispatcher.submit(run.work, time.monotonic_ns()))
+
+    def abandon(self, run: ClusterRun, result: ExecutionResult) -> None:
+        """End a run with ``result``, and have it stopped where it is."""
+        number = run.work.number
+        if number not in self._runs:
+            return
+        replica = self.dispatcher.cancel(number)
+        self._settle(run, result)
+        if replica is not None:
+            self._cancel_there(self.links[replica], number)
+
+    def act(self, actions: Sequence[Action]) -> None:
+        """Do what dispatch has decided, and have it told when time has passed."""
+        pending = list(actions)
+        while pending:
+            action = pending.pop(0)
+            run = self._runs.get(action.work.number)
+            if isinstance(action, Send):
+                if run is None:  # it was abandoned while it was to be sent again
+                    now = time.monotonic_ns()
+                    pending += self.dispatcher.ended(action.work.number, now)
+                else:
+                    self._send(run, self.links[action.replica])
+            elif run is not None:
+                status, reason = action.status, action.reason
+                is_gone = status is ErrorStatus.DEVICE_UNAVAILABLE
+                error = (
+                    DriverDiedError(reason) if is_gone else error_for(status, reason)
+                )
+                self._settle(run, result_of(error))
+        self._set_alarm()
+
+    def _send(self, run: ClusterRun, link: Link) -> None:
+        if run.size_bytes < LARGE_BYTES or run.ref is not None:
+            self._post(run, link)
+        else:
+            self._begin(self._send_large(run, link))
+
+    async def _send_large(self, run: ClusterRun, link: Link) -> None:
+        try:
+            run.ref = await offload(self._cluster.ray.put, run.inputs)
+        except Exception as error:
+            self._answered(run, link, failure_of(error))
+            return
+        if run.result is None:
+            self._post(run, link)
+        else:  # it was abandoned meanwhile
+            self._answered(run, link, None)
+
+    def _post(self, run: ClusterRun, link: Link) -> None:
+        order = run.order._replace(deadline=link.there(run.work.deadline_ns))
+        inputs = run.inputs if run.ref is None else run.ref
+        answered = partial(self._answered, run, link)
+        link.post("run", order, inputs, answered=answered)
+
+    def _answered(self, run: ClusterRun, link: Link, answer: Any) -> None:
+        """Take the answer to a run, which may be late, or that there is none."""
+        number, now = run.work.number, time.monotonic_ns()
+        if isinstance(answer, LostError):
+            return  # `_lost` has told what becomes of it
+        if isinstance(answer, Answer) and not answer.begun:
+            # Its actor has died and come back, and nothing has shown that before.
+            self.dispatcher.lacks(link.number, run.work.model, now)
+            self.act(self.dispatcher.returned(number, now))
+            self._recover(link)
+            return
+        if run.result is None:
+            if isinstance(answer, AsyncnnError):
+                self._settle(run, result_of(answer))
+            else:
+                self._settle(run, run.taken(answer))
+        self.act(self.dispatcher.ended(number, now))
+
+    def _settle(self, run: ClusterRun, result: ExecutionResult) -> None:
+        del self._runs[run.work.number]
+        run.settle(result)
+        self.ended(run)
+
+    def _lost(self, link: Link) -> None:
+        logger.warning("replica %d was lost", link.number)
+        self.act(self.dispatcher.lost(link.number, time.monotonic_ns()))
+        self._recover(link)
+
+    def _recover(self, link: Link) -> None:
+        if not (self._is_closed or link in self._recovering):
+            self._recovering.add(link)
+            task = self._begin(self._recovered(link))
+            task.add_done_callback(lambda _: self._recovering.discard(link))
+
+    async def _recovered(self, link: Link) -> None:
+        """Wait for the replica's next actor, and prepare all models there."""
+        while True:
+            try:
+                await link.open()
+                for key in tuple(self._models):
+                    await self._prepare_again(link, key)
+            except LostError:
+                continue
+            except AsyncnnError as error:
+                logger.warning("replica %d is not back: %s", link.number, error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                break
+        self.act(self.dispatcher.up(link.number, (), time.monotonic_ns()))
+        logger.info("replica %d is back", link.number)
+
+    async def _prepare_again(self, link: Link, key: int) -> None:
+        if key not in self._models:
+            return  # it was released meanwhile
+        try:
+            await self._prepare_on(link, key)
+        except LostError:
+            raise
+        except AsyncnnError as error:  # others may have it
+            logger.warning("replica %d lacks a model: %s", link.number, error)
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self.dispatcher.waiting and not self._is_closed:
+            at_ns = self.dispatcher.alarm_ns()
+            if at_ns is not None:
+                delay = (at_ns - time.monotonic_ns()) / 1e9
+                loop = asyncio.get_running_loop()
+                self._alarm = loop.call_later(max(0.0, delay), self._expire)
+
+    def _expire(self) -> None:
+        self._alarm = None
+        self.act(self.dispatcher.expire(time.monotonic_ns()))
+
+    def _is_busy(self, link: Link) -> bool:
+        return bool(self.dispatcher.replicas[link.number].begun)
+
+    def _cancel_there(self, link: Link, number: int) -> None:
+        if link.is_up and not self._is_closed:
+            link.post("cancel", (number,), answered=lambda _: None)
+
+    def _release_soon(self, key: int) -> None:
+        if not self._is_closed and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._release, key)
+
+    def _release(self, key: int) -> None:
+        self._models.pop(key, None)
+        self.dispatcher.forget(key)
+        for link in self.links:
+            if link.is_up and not self._is_closed:
+                link.post("release", key, answered=lambda _: None)
+
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+def _ended_so(end: End) -> ExecutionResult:
+    is_gone = end.status is ErrorStatus.DEVICE_UNAVAILABLE
+    kind = DriverDiedError if is_gone else None
+    return ExecutionResult(end.status, (), NO_TIMING, end.reason, kind)
+
+
+def _seconds(deadline_ns: int | None, now_ns: int) -> float | None:
+    return None if deadline_ns is None else max(0, deadline_ns - now_ns) / 1e9
+
+
+@asynccontextmanager
+async def open_cluster(
+    settings: DeviceSettings,
+    *,
+    address: str,
+    replicas: int | ClusterSettings = 1,
+    device: str | None = None,
+) -> AsyncIterator[ClusterDevice]:
+    """Open replicas of a device on the cluster at an address, as one device.
+
+    Settings of devices stay here: each replica has those of its own process.
+
+    :raises EngineUnavailableError: if Ray is not installed.
+    :raises NoDriverError: if no cluster is there, or it has no room for the replicas.
+    :raises AsyncnnError: if a replica cannot open its device.
+    """
+    chosen = replicas
+    if not isinstance(chosen, ClusterSettings):
+        chosen = ClusterSettings(replicas=chosen)
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(Cluster(address, chosen))
+        links = [
+            Link(cluster, number, device or "", chosen.hang_after)
+            for number in range(chosen.replicas)
+        ]
+        yield await stack.enter_async_context(ClusterDevice(cluster, chosen, links))
