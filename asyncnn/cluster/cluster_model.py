@@ -233,15 +233,13 @@ class ClusterModel(BufferUser, BasePreparedModel):
         mapper = Mapper()
         pools = [mapper.map(pool) for pool in request.pools]  # type: ignore[arg-type]
 
-        def part(argument: RequestArgument) -> memoryview:
+        def part(argument: RequestArgument) -> Array:
             at = argument.location
-            data = pools[at.pool_index].buffer
-            assert data is not None
+            data = np.frombuffer(pools[at.pool_index].buffer or b"", np.uint8)
             return data[at.offset : at.offset + at.length]
 
         inputs = tuple(
-            None if each.has_no_value else np.frombuffer(part(each), np.uint8)
-            for each in request.inputs
+            None if each.has_no_value else part(each) for each in request.inputs
         )
         outputs = [each for each in request.outputs if not each.has_no_value]
         order = self._order(options)._replace(
@@ -251,7 +249,7 @@ class ClusterModel(BufferUser, BasePreparedModel):
                 for e in request.outputs
             ),
         )
-        targets = [part(each) for each in outputs]
+        targets = [part(each).data for each in outputs]
         flushed = [pools[each.location.pool_index] for each in outputs]
         ended = partial(_ended, told, use, mapper, flushed)
         return self._launched(order, options, inputs, targets, ended)

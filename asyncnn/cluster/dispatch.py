@@ -30,7 +30,7 @@ _LOOKED_AT = 16
 _SEEN = 8
 """Runs of a model from which on it is known how long one takes at least."""
 
-_RELENTING = 0.9
+_RELENTING = 0.98
 """What is left of that with each run that is given up for it: it may be outdated."""
 
 COULD_NOT = "the deadline could not be met any more"
@@ -55,7 +55,7 @@ class End(NamedTuple):
 Action: TypeAlias = Send | End
 
 
-Choose: TypeAlias = "Callable[[Dispatcher, Work, int, Open], Replica | None]"
+Choose: TypeAlias = "Callable[[Dispatcher, Work, int], Replica | None]"
 """Returns which of the replicas with room is to run it now; None if none has it."""
 
 
@@ -73,7 +73,8 @@ class Dispatcher:
         self.replicas: dict[int, Replica] = {}
         self._choose: Choose = choose or power_of_two
         rng = random.Random(seed)
-        self._open = [Open(rng) for _ in range(_PRIORITIES)]
+        self.idle = [Open(rng) for _ in range(_PRIORITIES)]
+        self.open = [Open(rng) for _ in range(_PRIORITIES)]
         self._sent: dict[int, Replica] = {}
         self._waiting: dict[int, Work] = {}
         # By model, as one that nobody has ready keeps no other waiting.
@@ -263,7 +264,7 @@ class Dispatcher:
                 break
             entry, key = min(heads, key=lambda each: each[0])
             work = self._waiting[entry.number]
-            if not self._open[work.priority].members:
+            if not self.open[work.priority].members:
                 break  # lower priorities have no more room than this one
             action = self._placed(work, now_ns)
             if action is None:
@@ -285,33 +286,32 @@ class Dispatcher:
     def _placed(self, work: Work, now_ns: int) -> Action | None:
         """Send a run if a replica has room for it, or say that it is too late."""
         deadline_ns = work.deadline_ns
-        if deadline_ns is not None:
-            if deadline_ns <= now_ns:
-                return _late(work, PASSED)
-            pace = self._paces.get(work.model) if self.settings.drops_late else None
-            if (
-                pace is not None
-                and pace.count >= _SEEN
-                and deadline_ns < now_ns + pace.least_ns
-            ):
-                pace.least_ns *= _RELENTING
-                return _late(work, COULD_NOT)
-        replica = self._choose(self, work, now_ns, self._open[work.priority])
+        if deadline_ns is not None and deadline_ns <= now_ns:
+            return _late(work, PASSED)
+        replica = self._choose(self, work, now_ns)
         if replica is None:
             return None
+        pace = replica.paces.get(work.model)
+        if deadline_ns is not None and pace and self.settings.drops_late:
+            left_ns = deadline_ns - now_ns - replica.backlog_ns(work.priority, now_ns)
+            # Where others wait, the place is for one that is likely to be in time.
+            has_others = len(self._waiting) > 1
+            needed_ns = pace.mean_ns if has_others else pace.least_ns
+            if pace.count >= _SEEN and left_ns < needed_ns:
+                pace.least_ns *= _RELENTING
+                return _late(work, COULD_NOT)
         work.sent += 1
         replica.begin(work, self.cost_ns(replica, work.model), now_ns)
         self._sent[work.number] = replica
         self._note(replica)
         return Send(work, replica.number)
 
-    def _has_room(self, replica: Replica, priority: int) -> bool:
-        window = self.settings.window * replica.lanes
-        return replica.is_up and replica.count(priority) < window
-
     def _note(self, replica: Replica) -> None:
-        for priority, opened in enumerate(self._open):
-            opened.put(replica, self._has_room(replica, priority))
+        lanes, window = replica.lanes, self.settings.window * replica.lanes
+        for priority in range(_PRIORITIES):
+            count = replica.count(priority) if replica.is_up else window
+            self.idle[priority].put(replica, replica.is_up and count < lanes)
+            self.open[priority].put(replica, count < window)
 
     def _learn(self, replica: Replica, model: Hashable, took_ns: int) -> None:
         for paces in (replica.paces, self._paces):
@@ -329,25 +329,30 @@ class _Entry(NamedTuple):
     number: int
 
 
-def power_of_two(
-    dispatcher: Dispatcher, work: Work, now_ns: int, opened: Open
-) -> Replica | None:
+def power_of_two(dispatcher: Dispatcher, work: Work, now_ns: int) -> Replica | None:
     """Choose of two the one that is expected to end first.
 
-    If neither is expected to end in time, more are compared.
+    They are idle, if any is, or soon will be. If neither is expected to end in time,
+    more are compared.
     """
 
     def finish(replica: Replica) -> tuple[float, int]:
         expected = dispatcher.finish_ns(replica, work, now_ns)
         return expected, len(replica.begun)
 
-    found = opened.drawn(2, work.model)
+    priority, ahead_ns = work.priority, dispatcher.settings.ahead_ns
+    found = dispatcher.idle[priority].drawn(2, work.model)
+    if not found:
+        # Who is sent ahead waits there, whatever happens here.
+        drawn = dispatcher.open[priority].drawn(_LOOKED_AT, work.model)
+        found = [e for e in drawn if e.backlog_ns(priority, now_ns) <= ahead_ns][:2]
     if not found:
         return None
     best = min(found, key=finish)
     deadline_ns = work.deadline_ns
     if deadline_ns is not None and now_ns + finish(best)[0] > deadline_ns:
-        return min([best, *opened.drawn(_LOOKED_AT, work.model)], key=finish)
+        more = dispatcher.idle[priority].drawn(_LOOKED_AT, work.model)
+        return min([best, *more], key=finish)
     return best
 
 

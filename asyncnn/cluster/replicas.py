@@ -8,6 +8,9 @@ import msgspec
 _GAIN = 0.2
 """Weight of the latest of the times that are averaged."""
 
+_RISING = 0.05
+"""Weight of the latest one in the least of them, if it is above that."""
+
 
 class Work(msgspec.Struct, eq=False):
     """A run of ``model``, wherever that is prepared.
@@ -25,7 +28,7 @@ class Work(msgspec.Struct, eq=False):
 
 
 class Pace(msgspec.Struct, eq=False):
-    """How long runs of a model have taken: about lately, and at least."""
+    """How long runs of a model have lately taken, about and at least."""
 
     mean_ns: float
     least_ns: float
@@ -34,7 +37,8 @@ class Pace(msgspec.Struct, eq=False):
     def learn(self, took_ns: int) -> None:
         """Take one more into account."""
         self.mean_ns += _GAIN * (took_ns - self.mean_ns)
-        self.least_ns = min(self.least_ns, took_ns)
+        rise = _RISING * (took_ns - self.least_ns)
+        self.least_ns = min(self.least_ns + rise, took_ns)
         self.count += 1
 
 
@@ -94,7 +98,7 @@ class Replica(msgspec.Struct, eq=False):
 
 
 class Open:
-    """Replicas with room, of which some can be drawn."""
+    """A set of replicas, of which some can be drawn."""
 
     def __init__(self, rng: random.Random) -> None:
         self.members: list[Replica] = []

@@ -11,13 +11,15 @@ class DispatchSettings(msgspec.Struct, frozen=True):
     """How many runs are sent ahead, wait, and are tried again.
 
     ``window`` bounds the runs of a priority and above that a replica has, for each lane
-    that it computes on. More than ``max_waiting`` are refused. What is not begun for a
+    that it computes on; more than it has lanes are sent as long as it is expected to be
+    busy with them for ``ahead_ns`` at most. More than ``max_waiting`` are refused. What is not begun for a
     replica's reason is sent ``max_tries`` times, what is safe as well. What no replica
     has ready for ``patience_ns`` fails. With ``drops_late``, what could not end in time
     is not begun.
     """
 
-    window: int = 2
+    window: int = 4
+    ahead_ns: int = 10 * 10**6
     max_waiting: int = 16_384
     max_tries: int = 4
     patience_ns: int = 30 * 10**9
