@@ -337,12 +337,7 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
                 else:
                     self._send(run, self.links[action.replica])
             elif run is not None:
-                status, reason = action.status, action.reason
-                is_gone = status is ErrorStatus.DEVICE_UNAVAILABLE
-                error = (
-                    DriverDiedError(reason) if is_gone else error_for(status, reason)
-                )
-                self._settle(run, result_of(error))
+                self._settle(run, _ended_so(action))
         self._set_alarm()
 
     def _send(self, run: ClusterRun, link: Link) -> None:

@@ -13,7 +13,6 @@ from asyncnn.callbacks import (
     ExecutionFuture,
     ExecutionResult,
     IExecutionCallback,
-    launched,
     result_of,
 )
 from asyncnn.cluster.exchange import Answer, Order, Sent, size_bytes
@@ -191,9 +190,20 @@ class ClusterModel(BufferUser, BasePreparedModel):
         targets = [array.data.cast("B") for array in arrays[split:]]
         return self._launched(order, options, tuple(arrays[:split]), targets)
 
-    def launch(self, request: Request, options: ExecutionOptions) -> ExecutionFuture:
+    def launch(self, request: Request, options: ExecutionOptions) -> Completion:
         """Launch any request, and return its end; see `IBinding.launch`."""
-        return launched(self, request, options)
+        use: BuffersInUse | None = None
+        try:
+            checked = self._checked(request, is_fenced=False)
+            check_deadline(options.deadline)
+            use = checked
+            return self.start(request, options, use)
+        except AsyncnnError as error:
+            if use is not None:
+                use.end(error.status, ())
+            refused = ExecutionFuture()
+            refuse_execution(refused, error)
+            return refused
 
     def launch_fenced(
         self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
@@ -221,7 +231,7 @@ class ClusterModel(BufferUser, BasePreparedModel):
         request: Request,
         options: ExecutionOptions,
         use: BuffersInUse | None,
-        told: Callable[[ExecutionResult], None],
+        told: Callable[[ExecutionResult], None] | None = None,
     ) -> ClusterRun:
         """Launch a checked request; ``told`` gets the result, once.
 
@@ -286,7 +296,7 @@ class ClusterModel(BufferUser, BasePreparedModel):
 
 
 def _ended(
-    told: Callable[[ExecutionResult], None],
+    told: Callable[[ExecutionResult], None] | None,
     use: BuffersInUse | None,
     mapper: Mapper,
     written: Sequence[Any],
@@ -302,4 +312,5 @@ def _ended(
     mapper.close()
     if use is not None:
         use.end(result.status, result.output_shapes)
-    told(result)
+    if told is not None:
+        told(result)

@@ -12,10 +12,10 @@ class DispatchSettings(msgspec.Struct, frozen=True):
 
     ``window`` bounds the runs of a priority and above that a replica has, for each lane
     that it computes on; more than it has lanes are sent as long as it is expected to be
-    busy with them for ``ahead_ns`` at most. More than ``max_waiting`` are refused. What is not begun for a
-    replica's reason is sent ``max_tries`` times, what is safe as well. What no replica
-    has ready for ``patience_ns`` fails. With ``drops_late``, what could not end in time
-    is not begun.
+    busy with them for ``ahead_ns`` at most. More than ``max_waiting`` are refused. What
+    is not begun for a replica's reason is sent ``max_tries`` times, what is safe as
+    well. What no replica has ready for ``patience_ns`` fails. With ``drops_late``, what
+    could not end in time is not begun, and, where others wait, what is not likely to.
     """
 
     window: int = 4
