@@ -15,7 +15,7 @@ PEERS = frozenset(
     {
         *("ai_edge_litert", "grpc", "httpx", "iceoryx2", "mlperf_loadgen", "onnx"),
         *("onnxruntime", "opentelemetry", "playwright", "prometheus_client", "pyright"),
-        *("sklearn", "starlette", "uvicorn", "uvloop", "zmq"),
+        *("ray", "sklearn", "starlette", "uvicorn", "uvloop", "zmq"),
     }
 )
 """Packages of the optional dependencies, as they are imported."""
