@@ -4,29 +4,21 @@ import asyncio
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from itertools import count
 from typing import Any, Self
 
-from asyncnn.burst.server import OpenBursts
-from asyncnn.callbacks import (
-    ExecutionResult,
-    IPreparedModelCallback,
-    OneShot,
-    result_of,
-)
-from asyncnn.cluster.cluster_model import ClusterModel, ClusterRun
-from asyncnn.cluster.dispatch import Action, Dispatcher, End, Send
+from asyncnn.callbacks import IPreparedModelCallback, OneShot, result_of
+from asyncnn.cluster.cluster_model import ClusterModel
+from asyncnn.cluster.cluster_runs import ClusterRuns
 from asyncnn.cluster.exchange import Answer, packed
 from asyncnn.cluster.hosting import HostFacts
-from asyncnn.cluster.links import Cluster, Link, LostError
+from asyncnn.cluster.links import Cluster, LostError, ReplicaLink
 from asyncnn.devices import DeviceSettings, DeviceStatistics
-from asyncnn.devices.device_buffers import HAL_HINTS, Buffers
+from asyncnn.devices.device_buffers import HAL_HINTS
 from asyncnn.hal.errors import (
     AsyncnnError,
-    DeviceUnavailableError,
     DriverDiedError,
     NoDriverError,
     closed_error,
@@ -36,7 +28,6 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.refusals import AllocateArguments, NoCachesNorDomains, PrepareArguments
 from asyncnn.hal.types import (
-    NO_TIMING,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -48,17 +39,13 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.offload import offload
 from asyncnn.runtime.cluster_settings import ClusterSettings
 from asyncnn.runtime.framework.managed_memory import allocate_fixed
-from asyncnn.runtime.framework.steps import ActiveExecutions
 
 logger = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0
 
-LARGE_BYTES = 4 * 2**20
-"""Inputs from which on a thread puts them into Ray's store, rather than the loop."""
 
-
-class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
+class ClusterDevice(NoCachesNorDomains, ClusterRuns):
     """The device that ``links`` lead to, each to a replica of it; see `open_cluster`.
 
     What is asked for while a replica is lost goes to the others, or waits for it. What
@@ -70,28 +57,14 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
     name = "asyncnn-cluster"
 
     def __init__(
-        self, cluster: Cluster, settings: ClusterSettings, links: Sequence[Link]
+        self, cluster: Cluster, settings: ClusterSettings, links: Sequence[ReplicaLink]
     ) -> None:
-        limits = DeviceSettings()
-        buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
-        super().__init__(buffers, OpenBursts(limits.max_bursts))
-        self.dispatcher = Dispatcher(settings.dispatch)
-        self.settings = settings
-        self.links = tuple(links)
+        super().__init__(cluster, settings, links)
         self.facts: HostFacts
-        self.numbers = count(1)
-        self.waiting_runs: set[Any] = set()
-        self._cluster = cluster
-        self._runs: dict[int, ClusterRun] = {}
         self._models: dict[int, tuple[object, tuple[int, int]]] = {}
         self._sent_models: dict[int, tuple[weakref.ref[Model], object]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._recovering: set[Link] = set()
-        self._is_closed = False
-        self.loop = asyncio.get_running_loop()
+        self._recovering: set[ReplicaLink] = set()
         for link in self.links:
-            self.dispatcher.add(link.number, settings.lanes)
             link.lost = self._lost
 
     async def __aenter__(self) -> Self:
@@ -135,18 +108,6 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links))
         await self.buffers.wait_ended()
-
-    def cause_of_death(self) -> DeviceUnavailableError | None:
-        """Return why the device takes no work for good; see `IMortal`."""
-        return closed_error() if self._is_closed else None
-
-    def check_open(self) -> None:
-        """Check that it takes work.
-
-        :raises DeviceClosedError: if it is closed.
-        """
-        if self._is_closed:
-            raise closed_error()
 
     def get_status(self) -> DeviceStatus:
         """Return BUSY while runs wait here, OFFLINE once it is closed."""
@@ -215,14 +176,14 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
         self.check_open()
         asked.validate()
         notify = OneShot(callback.notify_1_3)
-        numbers: dict[Link, int] = {}
+        numbers: dict[ReplicaLink, int] = {}
         task = self._begin(self._prepared(asked, numbers))
         task.add_done_callback(partial(self._told, callback, notify, numbers))
         callback.link_to_death(partial(_cancel, task))
         return ErrorStatus.NONE
 
     async def _prepared(
-        self, asked: PrepareArguments, numbers: dict[Link, int]
+        self, asked: PrepareArguments, numbers: dict[ReplicaLink, int]
     ) -> ClusterModel:
         """Prepare a model on all replicas that are there; at least one has to do it."""
         key, how = next(self.numbers), (int(asked.preference), int(asked.priority))
@@ -257,10 +218,10 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
 
     async def _prepare_on(
         self,
-        link: Link,
+        link: ReplicaLink,
         key: int,
         deadline: int | None = None,
-        numbers: dict[Link, int] | None = None,
+        numbers: dict[ReplicaLink, int] | None = None,
     ) -> None:
         number = next(self.numbers)
         if numbers is not None:
@@ -278,7 +239,7 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
         self,
         callback: IPreparedModelCallback,
         notify: OneShot[[ErrorStatus, IPreparedModel | None]],
-        numbers: dict[Link, int],
+        numbers: dict[ReplicaLink, int],
         task: asyncio.Task[ClusterModel],
     ) -> None:
         callback.unlink_to_death()
@@ -308,96 +269,19 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
         self._sent_models[key] = watched, ref
         return ref
 
-    def launch(self, run: ClusterRun) -> None:
-        """Have a run computed, wherever that is soonest."""
-        self._runs[run.work.number] = run
-        self.active.add(run)
-        self.act(self.dispatcher.submit(run.work, time.monotonic_ns()))
-
-    def abandon(self, run: ClusterRun, result: ExecutionResult) -> None:
-        """End a run with ``result``, and have it stopped where it is."""
-        number = run.work.number
-        if number not in self._runs:
-            return
-        replica = self.dispatcher.cancel(number)
-        self._settle(run, result)
-        if replica is not None:
-            self._cancel_there(self.links[replica], number)
-
-    def act(self, actions: Sequence[Action]) -> None:
-        """Do what dispatch has decided, and have it told when time has passed."""
-        pending = list(actions)
-        while pending:
-            action = pending.pop(0)
-            run = self._runs.get(action.work.number)
-            if isinstance(action, Send):
-                if run is None:  # it was abandoned while it was to be sent again
-                    now = time.monotonic_ns()
-                    pending += self.dispatcher.ended(action.work.number, now)
-                else:
-                    self._send(run, self.links[action.replica])
-            elif run is not None:
-                self._settle(run, _ended_so(action))
-        self._set_alarm()
-
-    def _send(self, run: ClusterRun, link: Link) -> None:
-        if run.size_bytes < LARGE_BYTES or run.ref is not None:
-            self._post(run, link)
-        else:
-            self._begin(self._send_large(run, link))
-
-    async def _send_large(self, run: ClusterRun, link: Link) -> None:
-        try:
-            run.ref = await offload(self._cluster.ray.put, run.inputs)
-        except Exception as error:
-            self._answered(run, link, failure_of(error))
-            return
-        if run.result is None:
-            self._post(run, link)
-        else:  # it was abandoned meanwhile
-            self._answered(run, link, None)
-
-    def _post(self, run: ClusterRun, link: Link) -> None:
-        order = run.order._replace(deadline=link.there(run.work.deadline_ns))
-        inputs = run.inputs if run.ref is None else run.ref
-        answered = partial(self._answered, run, link)
-        link.post("run", order, inputs, answered=answered)
-
-    def _answered(self, run: ClusterRun, link: Link, answer: Any) -> None:
-        """Take the answer to a run, which may be late, or that there is none."""
-        number, now = run.work.number, time.monotonic_ns()
-        if isinstance(answer, LostError):
-            return  # `_lost` has told what becomes of it
-        if isinstance(answer, Answer) and not answer.begun:
-            # Its actor has died and come back, and nothing has shown that before.
-            self.dispatcher.lacks(link.number, run.work.model, now)
-            self.act(self.dispatcher.returned(number, now))
-            self._recover(link)
-            return
-        if run.result is None:
-            if isinstance(answer, AsyncnnError):
-                self._settle(run, result_of(answer))
-            else:
-                self._settle(run, run.taken(answer))
-        self.act(self.dispatcher.ended(number, now))
-
-    def _settle(self, run: ClusterRun, result: ExecutionResult) -> None:
-        del self._runs[run.work.number]
-        run.settle(result)
-        self.ended(run)
-
-    def _lost(self, link: Link) -> None:
+    def _lost(self, link: ReplicaLink) -> None:
         logger.warning("replica %d was lost", link.number)
         self.act(self.dispatcher.lost(link.number, time.monotonic_ns()))
-        self._recover(link)
+        self.recover(link)
 
-    def _recover(self, link: Link) -> None:
+    def recover(self, link: ReplicaLink) -> None:
+        """Wait for its next actor, if it is gone, and prepare all models there."""
         if not (self._is_closed or link in self._recovering):
             self._recovering.add(link)
             task = self._begin(self._recovered(link))
             task.add_done_callback(lambda _: self._recovering.discard(link))
 
-    async def _recovered(self, link: Link) -> None:
+    async def _recovered(self, link: ReplicaLink) -> None:
         """Wait for the replica's next actor, and prepare all models there."""
         while True:
             try:
@@ -414,7 +298,7 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
         self.act(self.dispatcher.up(link.number, (), time.monotonic_ns()))
         logger.info("replica %d is back", link.number)
 
-    async def _prepare_again(self, link: Link, key: int) -> None:
+    async def _prepare_again(self, link: ReplicaLink, key: int) -> None:
         if key not in self._models:
             return  # it was released meanwhile
         try:
@@ -424,27 +308,8 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
         except AsyncnnError as error:  # others may have it
             logger.warning("replica %d lacks a model: %s", link.number, error)
 
-    def _set_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if self.dispatcher.waiting and not self._is_closed:
-            at_ns = self.dispatcher.alarm_ns()
-            if at_ns is not None:
-                delay = (at_ns - time.monotonic_ns()) / 1e9
-                loop = asyncio.get_running_loop()
-                self._alarm = loop.call_later(max(0.0, delay), self._expire)
-
-    def _expire(self) -> None:
-        self._alarm = None
-        self.act(self.dispatcher.expire(time.monotonic_ns()))
-
-    def _is_busy(self, link: Link) -> bool:
+    def _is_busy(self, link: ReplicaLink) -> bool:
         return bool(self.dispatcher.replicas[link.number].begun)
-
-    def _cancel_there(self, link: Link, number: int) -> None:
-        if link.is_up and not self._is_closed:
-            link.post("cancel", (number,), answered=lambda _: None)
 
     def _release_soon(self, key: int) -> None:
         if not self._is_closed and not self.loop.is_closed():
@@ -457,21 +322,9 @@ class ClusterDevice(NoCachesNorDomains, ActiveExecutions):
             if link.is_up and not self._is_closed:
                 link.post("release", key, answered=lambda _: None)
 
-    def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
 
 def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
-
-
-def _ended_so(end: End) -> ExecutionResult:
-    is_gone = end.status is ErrorStatus.DEVICE_UNAVAILABLE
-    kind = DriverDiedError if is_gone else None
-    return ExecutionResult(end.status, (), NO_TIMING, end.reason, kind)
 
 
 def _seconds(deadline_ns: int | None, now_ns: int) -> float | None:
@@ -500,7 +353,7 @@ async def open_cluster(
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(Cluster(address, chosen))
         links = [
-            Link(cluster, number, device or "", chosen.hang_after)
+            ReplicaLink(cluster, number, device or "", chosen.hang_after)
             for number in range(chosen.replicas)
         ]
         yield await stack.enter_async_context(ClusterDevice(cluster, chosen, links))

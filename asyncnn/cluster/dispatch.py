@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
-from asyncnn.cluster.replicas import Open, Pace, Replica, Work
+from asyncnn.cluster.replicas import ClusterWork, ModelPace, Open, Replica
 from asyncnn.deadlines import PASSED
 from asyncnn.hal.errors import counted
 from asyncnn.hal.types import ErrorStatus
@@ -40,14 +40,14 @@ MAY_HAVE_RUN = "the replica was lost, and may have run it"
 class Send(NamedTuple):
     """Have ``replica`` run it."""
 
-    work: Work
+    work: ClusterWork
     replica: int
 
 
 class End(NamedTuple):
     """Tell that it has ended so; it is not run any more."""
 
-    work: Work
+    work: ClusterWork
     status: ErrorStatus
     reason: str
 
@@ -55,7 +55,7 @@ class End(NamedTuple):
 Action: TypeAlias = Send | End
 
 
-Choose: TypeAlias = "Callable[[Dispatcher, Work, int], Replica | None]"
+Choose: TypeAlias = "Callable[[Dispatcher, ClusterWork, int], Replica | None]"
 """Returns which of the replicas with room is to run it now; None if none has it."""
 
 
@@ -76,11 +76,11 @@ class Dispatcher:
         self.idle = [Open(rng) for _ in range(_PRIORITIES)]
         self.open = [Open(rng) for _ in range(_PRIORITIES)]
         self._sent: dict[int, Replica] = {}
-        self._waiting: dict[int, Work] = {}
+        self._waiting: dict[int, ClusterWork] = {}
         # By model, as one that nobody has ready keeps no other waiting.
-        self._queues: dict[Hashable, list[_Entry]] = {}
+        self._queues: dict[Hashable, list[_QueueEntry]] = {}
         self._expiring: list[tuple[int, int]] = []
-        self._paces: dict[Hashable, Pace] = {}
+        self._paces: dict[Hashable, ModelPace] = {}
         self._bare_ns: dict[Hashable, int] = {}
 
     @property
@@ -149,7 +149,7 @@ class Dispatcher:
         if not self.is_ready(model):
             self._bare_ns.setdefault(model, now_ns)
 
-    def submit(self, work: Work, now_ns: int) -> Sequence[Action]:
+    def submit(self, work: ClusterWork, now_ns: int) -> Sequence[Action]:
         """Take a run: it is sent, waits, or is refused as too many wait."""
         most = self.settings.max_waiting
         if len(self._waiting) >= most:
@@ -226,24 +226,24 @@ class Dispatcher:
         pace = replica.paces.get(model) or self._paces.get(model)
         return 0.0 if pace is None else pace.mean_ns
 
-    def finish_ns(self, replica: Replica, work: Work, now_ns: int) -> float:
+    def finish_ns(self, replica: Replica, work: ClusterWork, now_ns: int) -> float:
         """Return in how many nanoseconds ``replica`` is expected to end it."""
         backlog = replica.backlog_ns(work.priority, now_ns)
         return backlog + self.cost_ns(replica, work.model)
 
-    def _again(self, work: Work, now_ns: int) -> Sequence[Action]:
+    def _again(self, work: ClusterWork, now_ns: int) -> Sequence[Action]:
         if work.sent >= self.settings.max_tries:
             reason = f"it was sent {work.sent} times, and not run"
             return [End(work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, reason)]
         self._queue(work, now_ns)
         return ()
 
-    def _queue(self, work: Work, now_ns: int) -> None:
+    def _queue(self, work: ClusterWork, now_ns: int) -> None:
         work.queued_ns = now_ns
         self._waiting[work.number] = work
         deadline = _NEVER if work.deadline_ns is None else work.deadline_ns
         queue = self._queues.setdefault(work.model, [])
-        heappush(queue, _Entry(-work.priority, deadline, work.number))
+        heappush(queue, _QueueEntry(-work.priority, deadline, work.number))
         if work.deadline_ns is not None:
             heappush(self._expiring, (deadline, work.number))
 
@@ -277,13 +277,13 @@ class Dispatcher:
             del self._queues[key]
         return actions
 
-    def _has_head(self, queue: "list[_Entry]") -> bool:
+    def _has_head(self, queue: "list[_QueueEntry]") -> bool:
         """Drop what does not wait any more; tell if something is left."""
         while queue and queue[0].number not in self._waiting:
             heappop(queue)
         return bool(queue)
 
-    def _placed(self, work: Work, now_ns: int) -> Action | None:
+    def _placed(self, work: ClusterWork, now_ns: int) -> Action | None:
         """Send a run if a replica has room for it, or say that it is too late."""
         deadline_ns = work.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
@@ -318,10 +318,10 @@ class Dispatcher:
             if model in paces:
                 paces[model].learn(took_ns)
             else:
-                paces[model] = Pace(took_ns, took_ns)
+                paces[model] = ModelPace(took_ns, took_ns)
 
 
-class _Entry(NamedTuple):
+class _QueueEntry(NamedTuple):
     """What waits, in the order of its turn."""
 
     urgency: int
@@ -329,7 +329,9 @@ class _Entry(NamedTuple):
     number: int
 
 
-def power_of_two(dispatcher: Dispatcher, work: Work, now_ns: int) -> Replica | None:
+def power_of_two(
+    dispatcher: Dispatcher, work: ClusterWork, now_ns: int
+) -> Replica | None:
     """Choose of two the one that is expected to end first.
 
     They are idle, if any is, or soon will be. If neither is expected to end in time,
@@ -356,5 +358,5 @@ def power_of_two(dispatcher: Dispatcher, work: Work, now_ns: int) -> Replica | N
     return best
 
 
-def _late(work: Work, reason: str) -> End:
+def _late(work: ClusterWork, reason: str) -> End:
     return End(work, ErrorStatus.MISSED_DEADLINE_TRANSIENT, reason)

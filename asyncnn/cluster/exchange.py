@@ -53,7 +53,7 @@ def unpacked(sent: PackedModel) -> Model:
     return replace(model, pools=tuple(map(_pool, pools)))
 
 
-class Order(NamedTuple):
+class RunOrder(NamedTuple):
     """A run as it is sent: of which model, and what is asked for.
 
     ``deadline`` is on the clock of who gets it. ``space`` has the bytes of each output
@@ -75,7 +75,7 @@ class Order(NamedTuple):
         measure = MeasureTiming.YES if self.measure else MeasureTiming.NO
         return ExecutionOptions(measure, self.deadline, self.loop_timeout)
 
-    def spread(self, inputs: Sent, outputs: Sequence[Array]) -> "Order":
+    def spread(self, inputs: Sent, outputs: Sequence[Array]) -> "RunOrder":
         """Return an order of whole arrays as one of bytes."""
         return self._replace(
             dimensions=tuple(() if each is None else each.shape for each in inputs),

@@ -1,8 +1,8 @@
 """What runs in an actor: an ordinary device, and the models prepared on it.
 
-`Host` is a plain class, of which Ray makes an actor; all its calls are coroutines of
-the actor's event loop. A client numbers its calls, and cancels them by number, maybe
-before they have come here.
+`ReplicaHost` is a plain class, of which Ray makes an actor; all its calls are
+coroutines of the actor's event loop. A client numbers its calls, and cancels them by
+number, maybe before they have come here.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ import numpy as np
 from asyncnn.callbacks import ExecutionResult, launched, launched_preparation
 from asyncnn.cluster.exchange import (
     Answer,
-    Order,
     PackedModel,
+    RunOrder,
     Sent,
     answer_of,
     unpacked,
@@ -100,7 +100,7 @@ class _Hosted:
         self._made = [(each.dimensions, dtype_of(each.type)) for each in operands]
 
     def launch(
-        self, order: Order, inputs: Sent
+        self, order: RunOrder, inputs: Sent
     ) -> tuple[Awaitable[ExecutionResult], Sequence[Array]]:
         """Launch an order; return its end, and where its outputs will be."""
         binding, outputs = self._binding, []
@@ -118,7 +118,7 @@ class _Hosted:
         return launched(self.prepared, request, order.options), outputs
 
 
-class Host:
+class ReplicaHost:
     """Hosts the device of a name; an empty one is what `open_device` opens by default.
 
     What cannot be computed is an `Answer` with the HAL's status: no call of a model
@@ -200,7 +200,7 @@ class Host:
         self._models[key] = _Hosted(prepared, asked)
         return DONE
 
-    async def run(self, order: Order, inputs: Sent) -> Answer:
+    async def run(self, order: RunOrder, inputs: Sent) -> Answer:
         """Run an order; its inputs are read where they are."""
         hosted = self._models.get(order.key)
         if hosted is None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from asyncnn.cluster.hosting import Host, HostFacts
+from asyncnn.cluster.hosting import HostFacts, ReplicaHost
 from asyncnn.hal.errors import (
     AsyncnnError,
     EngineUnavailableError,
@@ -22,11 +22,10 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.offload import offload
-from asyncnn.runtime.cluster_settings import ClusterSettings
+from asyncnn.runtime.cluster_settings import CLUSTER, ClusterSettings
 
 logger = logging.getLogger(__name__)
 
-SCHEME = "ray://"
 LOCAL, AUTO = "local", "auto"
 
 _CALLS = 100_000
@@ -57,7 +56,7 @@ class Cluster:
     _own: ThreadPoolExecutor | None = None  # of a connection that was made here
 
     def __init__(self, address: str, settings: ClusterSettings) -> None:
-        self._address = address.removeprefix(SCHEME)
+        self._address = address.removeprefix(CLUSTER)
         self._settings = settings
         self.ray: Any = None
 
@@ -66,8 +65,8 @@ class Cluster:
         host, colon, port = where.rpartition(":")
         if where not in (LOCAL, AUTO) and not (host and colon and port.isdigit()):
             raise InvalidArgumentError(
-                f"{SCHEME}{where} is no address of a cluster",
-                hint=f"{SCHEME}{LOCAL}, {SCHEME}{AUTO} or {SCHEME}HOST:PORT",
+                f"{CLUSTER}{where} is no address of a cluster",
+                hint=f"{CLUSTER}{LOCAL}, {CLUSTER}{AUTO} or {CLUSTER}HOST:PORT",
             )
         try:
             self.ray = await offload(import_module, "ray")
@@ -85,7 +84,7 @@ class Cluster:
                 thread.shutdown(wait=False)
                 words = " ".join(str(error).split())
                 raise NoDriverError(
-                    f"no cluster at {SCHEME}{where}: {words}"
+                    f"no cluster at {CLUSTER}{where}: {words}"
                 ) from error
             Cluster._own = thread
         Cluster._users += 1
@@ -113,7 +112,7 @@ class Cluster:
     def actor(self, device: str) -> Any:
         """Start an actor that hosts a device; it comes back by itself if it dies."""
         settings = self._settings
-        kind = self.ray.remote(Host).options(
+        kind = self.ray.remote(ReplicaHost).options(
             num_cpus=settings.cpus,
             resources=dict(settings.resources),
             max_concurrency=_CALLS,
@@ -131,7 +130,7 @@ class Cluster:
         )
 
 
-class Link:
+class ReplicaLink:
     """The way to replica ``number``, whose actor may be another one each time it dies.
 
     ``opened`` is called with the facts of each actor, ``lost`` once for each that dies.
@@ -141,7 +140,7 @@ class Link:
         self, cluster: Cluster, number: int, device: str, hang_after_s: float
     ) -> None:
         self.number = number
-        self.lost: Callable[[Link], None] = lambda link: None
+        self.lost: Callable[[ReplicaLink], None] = lambda link: None
         self.is_up = False
         self.offset_ns = self.bound_ns = 0
         self._cluster = cluster

@@ -12,7 +12,7 @@ _RISING = 0.05
 """Weight of the latest one in the least of them, if it is above that."""
 
 
-class Work(msgspec.Struct, eq=False):
+class ClusterWork(msgspec.Struct, eq=False):
     """A run of ``model``, wherever that is prepared.
 
     One that ``is_safe`` may be run twice. Times are nanoseconds of one steady clock.
@@ -27,7 +27,7 @@ class Work(msgspec.Struct, eq=False):
     queued_ns: int = 0
 
 
-class Pace(msgspec.Struct, eq=False):
+class ModelPace(msgspec.Struct, eq=False):
     """How long runs of a model have lately taken, about and at least."""
 
     mean_ns: float
@@ -45,7 +45,7 @@ class Pace(msgspec.Struct, eq=False):
 class _Begun(msgspec.Struct, eq=False):
     """What was sent; ``began_ns`` is when a lane was free for it, if known."""
 
-    work: Work
+    work: ClusterWork
     cost_ns: float
     began_ns: int | None
 
@@ -58,7 +58,7 @@ class Replica(msgspec.Struct, eq=False):
     is_up: bool = False
     ready: set[Hashable] = msgspec.field(default_factory=set)
     begun: dict[int, _Begun] = msgspec.field(default_factory=dict)
-    paces: dict[Hashable, Pace] = msgspec.field(default_factory=dict)
+    paces: dict[Hashable, ModelPace] = msgspec.field(default_factory=dict)
 
     def count(self, priority: int) -> int:
         """Return how many runs it has of ``priority`` and above."""
@@ -76,7 +76,7 @@ class Replica(msgspec.Struct, eq=False):
                 total += abs(each.cost_ns - spent)
         return total / self.lanes
 
-    def begin(self, work: Work, cost_ns: float, now_ns: int) -> None:
+    def begin(self, work: ClusterWork, cost_ns: float, now_ns: int) -> None:
         """Note that it was sent."""
         running = sum([each.began_ns is not None for each in self.begun.values()])
         at_ns = now_ns if running < self.lanes else None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.cluster.dispatch import Action, Choose, Dispatcher, Send, power_of_two
-from asyncnn.cluster.replicas import Replica, Work
+from asyncnn.cluster.replicas import ClusterWork, Replica
 from asyncnn.hal.errors import InvalidArgumentError, check_least
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.cluster_settings import DispatchSettings
@@ -29,7 +29,7 @@ OURS, LEAST, ROBIN, ORACLE = "asyncnn", "least-loaded", "round-robin", "oracle"
 POLICIES = (OURS, LEAST, ROBIN, ORACLE)
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterScenario(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster and what is asked of it; times are milliseconds.
 
     ``load`` is the share of what all nodes could compute that is asked for, in ``runs``
@@ -82,7 +82,7 @@ class Outcomes(msgspec.Struct, frozen=True):
     twice: int
 
 
-class _Node:
+class _SimulatedNode:
     """A node of one lane, and what it has been sent."""
 
     def __init__(self, number: int, slowness: float) -> None:
@@ -91,7 +91,7 @@ class _Node:
         self.life = 0
         self.is_up = True
         self.running: int | None = None
-        self.queue: list[tuple[int, int, Work]] = []
+        self.queue: list[tuple[int, int, ClusterWork]] = []
 
 
 class Simulation:
@@ -100,7 +100,7 @@ class Simulation:
     ``ended`` has how and when each run ended, in nanoseconds, as often as it was told.
     """
 
-    def __init__(self, scenario: Scenario, policy: str = OURS) -> None:
+    def __init__(self, scenario: ClusterScenario, policy: str = OURS) -> None:
         if policy not in POLICIES:
             raise InvalidArgumentError(
                 f"there is no policy {policy!r}", hint=f"known: {', '.join(POLICIES)}"
@@ -109,7 +109,7 @@ class Simulation:
         self.policy = policy
         rng = random.Random(scenario.seed)
         self.nodes = [
-            _Node(number, float(np.exp(rng.gauss(0, scenario.skew))))
+            _SimulatedNode(number, float(np.exp(rng.gauss(0, scenario.skew))))
             for number in range(scenario.nodes)
         ]
         self._slowness = np.array([node.slowness for node in self.nodes])
@@ -152,7 +152,7 @@ class Simulation:
 
     def _arrivals(
         self, rng: random.Random
-    ) -> tuple[list[tuple[int, Work]], dict[int, float]]:
+    ) -> tuple[list[tuple[int, ClusterWork]], dict[int, float]]:
         asked = self.scenario
         mean_ms = sum(asked.service_ms) / len(asked.service_ms)
         mean_ms *= 1 + asked.stragglers * (asked.straggling - 1)
@@ -169,7 +169,7 @@ class Simulation:
             deadline = (
                 at_ns + int(asked.deadline_ms * 1e6) if asked.deadline_ms else None
             )
-            work = Work(number, _MODEL, priority, deadline, asked.is_safe)
+            work = ClusterWork(number, _MODEL, priority, deadline, asked.is_safe)
             costs[number] = cost * 1e6
             found.append((at_ns, work))
         return found, costs
@@ -181,7 +181,7 @@ class Simulation:
     def _later(self, delay_ms: float, call: Callable[..., Any], *args: Any) -> None:
         self._at(self.now_ns + int(delay_ms * 1e6), call, *args)
 
-    def _arrive(self, work: Work) -> None:
+    def _arrive(self, work: ClusterWork) -> None:
         self._act(self.dispatcher.submit(work, self.now_ns))
 
     def _expire(self) -> None:
@@ -200,13 +200,13 @@ class Simulation:
         self.ended.setdefault(number, []).append((status, self.now_ns))
         self._left -= 1
 
-    def _received(self, node: _Node, life: int, work: Work) -> None:
+    def _received(self, node: _SimulatedNode, life: int, work: ClusterWork) -> None:
         if life == node.life and node.is_up:
             self._order += 1
             heappush(node.queue, (-work.priority, self._order, work))
             self._begin(node)
 
-    def _begin(self, node: _Node) -> None:
+    def _begin(self, node: _SimulatedNode) -> None:
         while node.running is None and node.queue:
             work = heappop(node.queue)[2]
             deadline = work.deadline_ns
@@ -219,34 +219,38 @@ class Simulation:
             cost_ns = int(self._costs_ns[work.number] * node.slowness)
             self._at(self.now_ns + cost_ns, self._finish, node, node.life, work)
 
-    def _finish(self, node: _Node, life: int, work: Work) -> None:
+    def _finish(self, node: _SimulatedNode, life: int, work: ClusterWork) -> None:
         if life == node.life:
             node.running = None
             self._reply(node, work, ErrorStatus.NONE)
             self._begin(node)
 
-    def _reply(self, node: _Node, work: Work, status: ErrorStatus) -> None:
+    def _reply(
+        self, node: _SimulatedNode, work: ClusterWork, status: ErrorStatus
+    ) -> None:
         args = node, node.life, work, status
         self._later(self.scenario.latency_ms, self._answer, *args)
 
-    def _answer(self, node: _Node, life: int, work: Work, status: ErrorStatus) -> None:
+    def _answer(
+        self, node: _SimulatedNode, life: int, work: ClusterWork, status: ErrorStatus
+    ) -> None:
         if life == node.life:
             self._tell(work.number, status)
             self._act(self.dispatcher.ended(work.number, self.now_ns))
 
-    def _wear(self, node: _Node) -> None:
+    def _wear(self, node: _SimulatedNode) -> None:
         if self.scenario.failure_s:
             after_s = self._failures.expovariate(1 / self.scenario.failure_s)
             self._later(after_s * 1e3, self._fail, node)
 
-    def _fail(self, node: _Node) -> None:
+    def _fail(self, node: _SimulatedNode) -> None:
         node.life += 1
         node.is_up, node.running, node.queue = False, None, []
         self._free_ns[node.number] = np.inf
         self._act(self.dispatcher.lost(node.number, self.now_ns))
         self._later(self.scenario.restart_s * 1e3, self._return, node)
 
-    def _return(self, node: _Node) -> None:
+    def _return(self, node: _SimulatedNode) -> None:
         node.is_up = True
         self._free_ns[node.number] = self.now_ns
         self._act(self.dispatcher.up(node.number, (_MODEL,), self.now_ns))
@@ -257,20 +261,20 @@ class Simulation:
         return {OURS: power_of_two, ORACLE: self._oracle, **own}[self.policy]
 
     def _least_loaded(
-        self, dispatcher: Dispatcher, work: Work, _: int
+        self, dispatcher: Dispatcher, work: ClusterWork, _: int
     ) -> Replica | None:
         members = dispatcher.open[work.priority].members
         return min(members, key=lambda each: len(each.begun), default=None)
 
     def _round_robin(
-        self, dispatcher: Dispatcher, work: Work, _: int
+        self, dispatcher: Dispatcher, work: ClusterWork, _: int
     ) -> Replica | None:
         members = dispatcher.open[work.priority].members
         self._turn += 1
         return members[self._turn % len(members)] if members else None
 
     def _oracle(
-        self, dispatcher: Dispatcher, work: Work, now_ns: int
+        self, dispatcher: Dispatcher, work: ClusterWork, now_ns: int
     ) -> Replica | None:
         """Choose by what each run is going to take, on whichever node."""
         if not dispatcher.open[work.priority].members:

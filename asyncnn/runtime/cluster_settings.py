@@ -1,10 +1,14 @@
 """Settings of a device that is made of replicas on a cluster."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from asyncnn.hal.errors import check_least
+from asyncnn.hal.errors import InvalidArgumentError, check_least
+
+CLUSTER = "ray://"
+"""What the addresses of clusters begin with, which are names of devices as well."""
 
 
 class DispatchSettings(msgspec.Struct, frozen=True):
@@ -55,3 +59,20 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
         check_least(self, 1, "replicas", "lanes")
         check_least(self, 0, "cpus", "open_timeout", "hang_after")
         check_least(self.dispatch, 1, "window", "max_waiting", "max_tries")
+
+
+def cluster_options(
+    name: str | None, replicas: object, device: object
+) -> dict[str, Any]:
+    """Return what a cluster is given beside its address.
+
+    :raises InvalidArgumentError: if ``name`` is no address of one, and that is given.
+    """
+    given = {"replicas": replicas, "device": device}
+    found = {what: each for what, each in given.items() if each is not None}
+    if found and not (isinstance(name, str) and name.startswith(CLUSTER)):
+        raise InvalidArgumentError(
+            f"{' and '.join(found)} are of a device on a cluster",
+            hint=f"open {CLUSTER}auto, say",
+        )
+    return found

@@ -16,7 +16,7 @@ from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.logs import MANAGER
 from asyncnn.memory.slabs import isolated_array, shared_array
-from asyncnn.runtime.cluster_settings import ClusterSettings
+from asyncnn.runtime.cluster_settings import ClusterSettings, cluster_options
 from asyncnn.runtime.device import DEFAULT_MAX_IN_FLIGHT, Device
 from asyncnn.runtime.execution_options import sync_exec_hal as forced_call
 from asyncnn.runtime.framework import (
@@ -25,7 +25,7 @@ from asyncnn.runtime.framework import (
     chosen_fallback,
     chosen_partitioning,
 )
-from asyncnn.runtime.framework.device_registry import CLUSTER, opener_of
+from asyncnn.runtime.framework.device_registry import opener_of
 from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.opening import opens
 
@@ -103,7 +103,7 @@ async def open_device(
         return
     forced = forced_call(sync_exec_hal)
     given = _extended(settings or DeviceSettings(), extensions)
-    on_cluster = _on_cluster(name, replicas, device)
+    on_cluster = cluster_options(name, replicas, device)
     async with _opened(name, given, on_cluster) as (opened, hal_device):
         cache = _cache_in(cache_dir)
         MANAGER("opened", device=opened)
@@ -114,21 +114,6 @@ async def open_device(
             cache=cache,
             sync_exec_hal=forced,
         )
-
-
-def _on_cluster(name: str | None, replicas: object, device: object) -> dict[str, Any]:
-    """Return what a cluster is given beside its address.
-
-    :raises InvalidArgumentError: if ``name`` is no address of one, and that is given.
-    """
-    given = {"replicas": replicas, "device": device}
-    found = {what: each for what, each in given.items() if each is not None}
-    if found and not (isinstance(name, str) and name.startswith(CLUSTER)):
-        raise InvalidArgumentError(
-            f"{' and '.join(found)} are of a device on a cluster",
-            hint=f"open {CLUSTER}auto, say",
-        )
-    return found
 
 
 @asynccontextmanager

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from asyncnn.cluster.cluster_device import ClusterDevice
-from asyncnn.cluster.hosting import Host
-from asyncnn.cluster.links import Link
+from asyncnn.cluster.hosting import ReplicaHost
+from asyncnn.cluster.links import ReplicaLink
 from asyncnn.runtime.cluster_settings import ClusterSettings
 from asyncnn.runtime.device import Device
 
@@ -46,7 +46,7 @@ class FakeActor:
         self._calls: dict[Future[Any], asyncio.Task[None]] = {}
         self.is_gone = False
         self.begun = 0
-        self.host = Host(device)
+        self.host = ReplicaHost(device)
 
     def __getattr__(self, name: str) -> _Method:
         return _Method(self, name)
@@ -65,7 +65,7 @@ class FakeActor:
         return future
 
     async def _answer(
-        self, host: Host, name: str, args: tuple[Any, ...], future: "Future[Any]"
+        self, host: ReplicaHost, name: str, args: tuple[Any, ...], future: "Future[Any]"
     ) -> None:
         try:
             found = await getattr(host, name)(*args)
@@ -80,7 +80,7 @@ class FakeActor:
 
     def die(self, *, for_good: bool = False) -> None:
         """Answer nobody any more; a new host takes what is called from now on."""
-        host, self.host = self.host, Host(self._device)
+        host, self.host = self.host, ReplicaHost(self._device)
         calls, self._calls = self._calls, {}
         self.is_gone = for_good
         for future in calls:
@@ -124,7 +124,7 @@ async def fake_device(**settings: Any) -> AsyncIterator[tuple[Device, FakeCluste
     """Open a device on a fake cluster."""
     cluster, chosen = FakeCluster(), ClusterSettings(**settings)
     links = [
-        Link(cluster, number, "reference", chosen.hang_after)  # type: ignore[arg-type]
+        ReplicaLink(cluster, number, "reference", chosen.hang_after)  # type: ignore[arg-type]
         for number in range(chosen.replicas)
     ]
     async with ClusterDevice(cluster, chosen, links) as hal:  # type: ignore[arg-type]

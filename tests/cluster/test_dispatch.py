@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from asyncnn.cluster.dispatch import Action, Dispatcher, End, Send
-from asyncnn.cluster.replicas import Work
-from asyncnn.cluster.simulation import LEAST, OURS, ROBIN, Scenario, Simulation
+from asyncnn.cluster.replicas import ClusterWork
+from asyncnn.cluster.simulation import LEAST, OURS, ROBIN, ClusterScenario, Simulation
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.cluster_settings import DispatchSettings
@@ -33,7 +33,7 @@ def sent(actions: "Any") -> list[int]:
 @pytest.mark.parametrize("is_safe", [False, True])
 def test_each_run_ends_once_whatever_dies(seed: int, is_safe: bool) -> None:
     rng = random.Random(seed)
-    scenario = Scenario(
+    scenario = ClusterScenario(
         nodes=rng.choice([1, 2, 7, 40]),
         load=rng.choice([0.3, 0.9, 2.0]),
         runs=150,
@@ -62,7 +62,7 @@ def test_each_run_ends_once_whatever_dies(seed: int, is_safe: bool) -> None:
 def test_safe_runs_are_lost_by_fewer_deaths_than_others() -> None:
     lost = []
     for is_safe in (False, True):
-        scenario = Scenario(nodes=5, runs=500, failure_s=0.5, is_safe=is_safe)
+        scenario = ClusterScenario(nodes=5, runs=500, failure_s=0.5, is_safe=is_safe)
         found = Simulation(scenario).run()
         lost.append(found.statuses.get("DEVICE_UNAVAILABLE", 0))
     assert lost[1] == 0 < lost[0]
@@ -70,14 +70,14 @@ def test_safe_runs_are_lost_by_fewer_deaths_than_others() -> None:
 
 @pytest.mark.parametrize("load", [0.8, 1.3])
 def test_more_runs_are_in_time_than_by_usual_policies(load: float) -> None:
-    scenario = Scenario(nodes=20, load=load, runs=1500)
+    scenario = ClusterScenario(nodes=20, load=load, runs=1500)
     share = {p: Simulation(scenario, p).run().goodput for p in (OURS, LEAST, ROBIN)}
     assert share[OURS] > share[ROBIN]
     assert share[OURS] >= share[LEAST] - 0.01
 
 
 def test_a_seed_gives_the_same_outcomes() -> None:
-    scenario = Scenario(nodes=9, runs=200, failure_s=1.0)
+    scenario = ClusterScenario(nodes=9, runs=200, failure_s=1.0)
     assert Simulation(scenario).run() == Simulation(scenario).run()
 
 
@@ -86,20 +86,20 @@ def test_a_seed_gives_the_same_outcomes() -> None:
 )
 def test_scenarios_that_make_no_sense_are_refused(given: Any) -> None:
     with pytest.raises(InvalidArgumentError):
-        Scenario(**given)
+        ClusterScenario(**given)
     with pytest.raises(InvalidArgumentError, match="policy"):
-        Simulation(Scenario(), "best")
+        Simulation(ClusterScenario(), "best")
 
 
 def test_higher_priorities_go_first_then_earlier_deadlines() -> None:
     dispatcher = dispatcher_of(1, window=1)
-    dispatcher.submit(Work(0, "m", 2), 0)
+    dispatcher.submit(ClusterWork(0, "m", 2), 0)
     waiting = [
-        Work(1, "m", 0, 1000 * MS),
-        Work(2, "m", 1),
-        Work(3, "m", 1, 900 * MS),
-        Work(4, "m", 2),
-        Work(5, "m", 1, 800 * MS),
+        ClusterWork(1, "m", 0, 1000 * MS),
+        ClusterWork(2, "m", 1),
+        ClusterWork(3, "m", 1, 900 * MS),
+        ClusterWork(4, "m", 2),
+        ClusterWork(5, "m", 1, 800 * MS),
     ]
     for work in waiting:
         assert not dispatcher.submit(work, 0)
@@ -113,20 +113,20 @@ def test_higher_priorities_go_first_then_earlier_deadlines() -> None:
 
 def test_a_higher_priority_finds_room_where_a_lower_one_waits() -> None:
     dispatcher = dispatcher_of(1, window=1)
-    assert sent(dispatcher.submit(Work(0, "m", 0), 0)) == [0]
-    assert not dispatcher.submit(Work(1, "m", 0), 0)
-    assert sent(dispatcher.submit(Work(2, "m", 2), 0)) == [2]
+    assert sent(dispatcher.submit(ClusterWork(0, "m", 0), 0)) == [0]
+    assert not dispatcher.submit(ClusterWork(1, "m", 0), 0)
+    assert sent(dispatcher.submit(ClusterWork(2, "m", 2), 0)) == [2]
 
 
 def test_a_run_goes_to_the_replica_that_ends_it_first() -> None:
     dispatcher = dispatcher_of(2)
     for number, took in enumerate([5, 50] * 5):
         dispatcher.lacks(1 - number % 2, "m", 0)  # so that the other one has it
-        (action,) = dispatcher.submit(Work(number, "m"), number * 1000 * MS)
+        (action,) = dispatcher.submit(ClusterWork(number, "m"), number * 1000 * MS)
         assert isinstance(action, Send)
         dispatcher.ended(number, (number * 1000 + took) * MS)
         dispatcher.up(1 - number % 2, "m", 0)
-    chosen = [dispatcher.submit(Work(n, "m"), 10**11) for n in (100, 101, 102)]
+    chosen = [dispatcher.submit(ClusterWork(n, "m"), 10**11) for n in (100, 101, 102)]
     places = [each[0].replica for each in chosen[:2]]  # type: ignore[union-attr]
     assert places == [0, 1]
     assert chosen[2][0] == Send(chosen[2][0].work, 0)  # it is behind one of 5 ms
@@ -134,7 +134,7 @@ def test_a_run_goes_to_the_replica_that_ends_it_first() -> None:
 
 def test_what_was_begun_is_told_lost_and_the_rest_goes_elsewhere() -> None:
     dispatcher = dispatcher_of(2, window=1)
-    works = [Work(n, "m", is_safe=n == 1) for n in range(4)]
+    works = [ClusterWork(n, "m", is_safe=n == 1) for n in range(4)]
     actions: list[Action] = []
     for work in works:
         actions += dispatcher.submit(work, 0)
@@ -151,7 +151,7 @@ def test_what_was_begun_is_told_lost_and_the_rest_goes_elsewhere() -> None:
 
 def test_what_is_not_begun_is_sent_again_but_not_for_ever() -> None:
     dispatcher = dispatcher_of(1, max_tries=3)
-    dispatcher.submit(Work(0, "m"), 0)
+    dispatcher.submit(ClusterWork(0, "m"), 0)
     assert sent(dispatcher.returned(0, 1)) == [0]
     assert sent(dispatcher.returned(0, 2)) == [0]
     (end,) = dispatcher.returned(0, 3)
@@ -163,8 +163,8 @@ def test_what_is_not_begun_is_sent_again_but_not_for_ever() -> None:
 def test_what_waits_ends_at_its_deadline_and_when_nobody_comes() -> None:
     dispatcher = Dispatcher(DispatchSettings(patience_ns=100 * MS), seed=1)
     dispatcher.known("m", 0)
-    dispatcher.submit(Work(0, "m", deadline_ns=10 * MS), 0)
-    dispatcher.submit(Work(1, "m"), 5 * MS)
+    dispatcher.submit(ClusterWork(0, "m", deadline_ns=10 * MS), 0)
+    dispatcher.submit(ClusterWork(1, "m"), 5 * MS)
     assert dispatcher.alarm_ns() == 10 * MS
     (late,) = dispatcher.expire(10 * MS)
     assert isinstance(late, End)
@@ -179,20 +179,20 @@ def test_what_waits_ends_at_its_deadline_and_when_nobody_comes() -> None:
 def test_what_could_not_end_in_time_is_not_begun() -> None:
     dispatcher = dispatcher_of(1)
     for number in range(20):
-        dispatcher.submit(Work(number, "m"), number * 100 * MS)
+        dispatcher.submit(ClusterWork(number, "m"), number * 100 * MS)
         dispatcher.ended(number, (number * 100 + 50) * MS)
     now = 10**10
-    (end,) = dispatcher.submit(Work(50, "m", deadline_ns=now + 40 * MS), now)
+    (end,) = dispatcher.submit(ClusterWork(50, "m", deadline_ns=now + 40 * MS), now)
     assert isinstance(end, End)
     assert "could not be met" in end.reason
-    assert sent(dispatcher.submit(Work(51, "m", deadline_ns=now + 60 * MS), now))
+    assert sent(dispatcher.submit(ClusterWork(51, "m", deadline_ns=now + 60 * MS), now))
 
 
 def test_a_model_that_nobody_has_keeps_no_other_waiting() -> None:
     dispatcher = dispatcher_of(1)
     dispatcher.known("other", 0)
-    assert not dispatcher.submit(Work(0, "other"), 0)
-    assert sent(dispatcher.submit(Work(1, "m"), 0)) == [1]
+    assert not dispatcher.submit(ClusterWork(0, "other"), 0)
+    assert sent(dispatcher.submit(ClusterWork(1, "m"), 0)) == [1]
     assert sent(dispatcher.up(0, ["other"], 1)) == [0]
     dispatcher.forget("other")
     assert not dispatcher.is_ready("other")
@@ -200,8 +200,8 @@ def test_a_model_that_nobody_has_keeps_no_other_waiting() -> None:
 
 def test_a_run_that_is_cancelled_while_it_waits_is_not_sent() -> None:
     dispatcher = dispatcher_of(1, window=1)
-    dispatcher.submit(Work(0, "m"), 0)
-    dispatcher.submit(Work(1, "m"), 0)
+    dispatcher.submit(ClusterWork(0, "m"), 0)
+    dispatcher.submit(ClusterWork(1, "m"), 0)
     assert dispatcher.cancel(1) is None
     assert dispatcher.cancel(0) == 0
     assert not sent(dispatcher.ended(0, 1))

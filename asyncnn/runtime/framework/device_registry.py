@@ -30,6 +30,7 @@ from asyncnn.hal.errors import (
     shortage_of,
 )
 from asyncnn.hal.interfaces import IDevice
+from asyncnn.runtime.cluster_settings import CLUSTER
 from asyncnn.runtime.framework import FRAMEWORK
 
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ Opener: TypeAlias = Callable[[DeviceSettings], Opened]
 
 SAMPLE = "sample-"
 """What the names of sample devices begin with."""
-
-CLUSTER = "ray://"
-"""What the addresses of clusters begin with, which are names of devices as well."""
 
 _FRAMEWORK = "asyncnn.runtime.framework"
 _HERE = "asyncnn"

@@ -7,47 +7,43 @@ ordinary one then.
 Source: the HAL's runtime (executeFenced of drivers without fences).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from asyncnn.callbacks import ExecutionResult, IExecutionCallback
-from asyncnn.deadlines import check_deadline
-from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
-from asyncnn.fences.fence import active_fences
-from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, GeneralFailureError
+from asyncnn.callbacks import ExecutionResult
+from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.interfaces import IBurstContext, cause_of_death
 from asyncnn.hal.operands import combine_dimensions, size_of_data_bytes
-from asyncnn.hal.refusals import BurstArguments, refuse_execution
+from asyncnn.hal.refusals import BurstArguments
 from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
-    MeasureTiming,
     Model,
     OutputShape,
     OutputShapes,
     Request,
 )
-from asyncnn.hal.validate import RequestRules, execution_options, signature_of
+from asyncnn.hal.validate import RequestRules, signature_of
 from asyncnn.hal.versions import compliant_with, v1_0
 from asyncnn.hal.versions.convert import convert_request, convert_status
-from asyncnn.runtime.framework.managed_memory import BuffersInUse, BufferUser
+from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.older_executions import (
     OlderExecution,
     OlderHost,
     ServedBurst,
 )
-from asyncnn.runtime.framework.outcomes import CallbackReport
-from asyncnn.runtime.framework.waiting_run import WaitingRun
+from asyncnn.runtime.framework.waiting_run import StartingModel
 
 _NONE = ErrorStatus.NONE
 _FAILED = ErrorStatus.GENERAL_FAILURE
 
 
-class OlderPreparedModel(BufferUser, BasePreparedModel):
+class OlderPreparedModel(StartingModel):
     """An `IPreparedModel` of a driver's ``prepared`` one.
 
-    Without a ``model``, which came from a cache, the driver alone checks requests.
+    Without a ``model``, which came from a cache, the driver alone checks requests. No
+    version of the driver's has loops, whose timeout therefore has no effect.
     """
 
     def __init__(self, host: OlderHost, prepared: Any, model: Model | None) -> None:
@@ -65,51 +61,6 @@ class OlderPreparedModel(BufferUser, BasePreparedModel):
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why it takes no work any more; see `IMortal`."""
         return self.host.cause_of_death() or cause_of_death(self.prepared)
-
-    def execute_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
-        """Launch an execution; see `IPreparedModel.execute_1_3`.
-
-        No version of the driver's has loops, whose timeout therefore has no effect.
-        """
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        use: BuffersInUse | None = None
-        try:
-            options = execution_options(measure, deadline, loop_timeout_duration)
-            checked = self.checked(request, is_fenced=False)
-            check_deadline(deadline)
-            use = checked  # what is refused before touches no buffer
-            report = CallbackReport(callback)
-            execution = self.start(request, options, use, report)
-        except AsyncnnError as error:
-            if use is not None:
-                use.end(error.status, ())
-            return refuse_execution(callback, error)
-        report.is_called = False
-        if execution.is_pending:
-            callback.link_to_death(execution.die)
-        return _NONE
-
-    def launch_fenced(
-        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
-    ) -> FencedRun:
-        """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
-
-        :raises AsyncnnError: if it is not taken.
-        """
-        use = self.checked(request, is_fenced=True)
-        awaited = active_fences(wait_for)
-        check_deadline(options.deadline)
-        run = WaitingRun(self, request, options, use)
-        run.launch(awaited)
-        return run
 
     async def _configure(
         self, asked: BurstArguments

@@ -1,6 +1,10 @@
-"""Fenced runs of models that know no fences: they wait here, and are launched then."""
+"""Models that launch what was checked: calls of the HAL, and fenced runs, which wait.
+
+What computes them knows no fences: runs wait here, and are ordinary ones then.
+"""
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -8,16 +12,28 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult, result_of
 from asyncnn.deadlines import check_deadline, earlier
-from asyncnn.fenced_run import FencedRun, Source
+from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
 from asyncnn.fences.core import Gate
+from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,
     ResourceExhaustedTransientError,
     closed_error,
     failure_of,
 )
-from asyncnn.hal.types import NO_TIMING, ErrorStatus, ExecutionOptions, Request, Timing
-from asyncnn.runtime.framework.managed_memory import BuffersInUse
+from asyncnn.hal.interfaces import IExecutionCallback
+from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionOptions,
+    MeasureTiming,
+    Request,
+    Timing,
+)
+from asyncnn.hal.validate import execution_options
+from asyncnn.runtime.framework.managed_memory import BuffersInUse, BufferUser
+from asyncnn.runtime.framework.outcomes import CallbackReport
 from asyncnn.runtime.framework.steps import IClosable
 
 _FAILED = ErrorStatus.GENERAL_FAILURE
@@ -27,17 +43,30 @@ _NOTHING = Request((), (), ())
 class IStarted(Protocol):
     """An execution under way."""
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has not ended yet."""
+
     def die(self) -> None:
         """Have it stop, as nobody wants its result any more."""
 
 
-class IStarting(Protocol):
-    """A prepared model of which fenced runs are launched once they need not wait."""
+class StartingModel(BufferUser, BasePreparedModel):
+    """A prepared model that launches what was checked, and knows no fences.
 
-    @property
-    def waiting_runs(self) -> set[IClosable]:
-        """Those that the device closes with itself."""
+    ``waiting_runs`` are those that its device closes with itself.
+    """
 
+    waiting_runs: set[IClosable]
+
+    @abstractmethod
+    def checked(self, request: Request, *, is_fenced: bool) -> BuffersInUse | None:
+        """Check a request; return its use of buffers, which is not begun, if any.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+
+    @abstractmethod
     def start(
         self,
         request: Request,
@@ -50,13 +79,68 @@ class IStarting(Protocol):
         :raises AsyncnnError: if it is not taken; ``use`` is the caller's to end then.
         """
 
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution; see `IPreparedModel.execute_1_3`."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        report = CallbackReport(callback)
+        try:
+            options = execution_options(measure, deadline, loop_timeout_duration)
+            execution = self.started(request, options, report)
+        except AsyncnnError as error:
+            return refuse_execution(callback, error)
+        report.is_called = False
+        if execution.is_pending:
+            callback.link_to_death(execution.die)
+        return ErrorStatus.NONE
+
+    def started(
+        self,
+        request: Request,
+        options: ExecutionOptions,
+        told: Callable[[ExecutionResult], None],
+    ) -> IStarted:
+        """Check a request and launch it; ``told`` gets the result, once.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+        use = self.checked(request, is_fenced=False)
+        check_deadline(options.deadline)  # what is refused before touches no buffer
+        try:
+            return self.start(request, options, use, told)
+        except AsyncnnError as error:
+            if use is not None:
+                use.end(error.status, ())
+            raise
+
+    def launch_fenced(
+        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+    ) -> FencedRun:
+        """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+        use = self.checked(request, is_fenced=True)
+        awaited = active_fences(wait_for)
+        check_deadline(options.deadline)
+        run = WaitingRun(self, request, options, use)
+        run.launch(awaited)
+        return run
+
 
 class WaitingRun(FencedRun):
     """A fenced run that waits here; to what computes it is an ordinary execution."""
 
     def __init__(
         self,
-        model: IStarting,
+        model: StartingModel,
         request: Request,
         options: ExecutionOptions,
         use: BuffersInUse | None,
