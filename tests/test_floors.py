@@ -43,6 +43,7 @@ FLOORS = {
     "pipeline": 6,
     "cluster": 6,
     "web": 6,
+    "oip": 7,
     "onnx_backend": 7,
     "tools": 7,
     "cli": 8,
