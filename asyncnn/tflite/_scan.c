@@ -33,7 +33,7 @@ typedef struct {
 } Rule;
 
 typedef struct {
-    uint8_t is_known, width, positive, dilations;
+    uint8_t is_known, width, positive, dilations, unset;
 } Options;
 
 typedef struct {
@@ -323,6 +323,9 @@ check_options(Scan *scan, uint64_t kind, uint64_t at)
             && (value < 1 || value > scan->rules->most_positive))
             odd(file);
     }
+    for (int slot = 0; options->unset >> slot; slot++)
+        if (options->unset >> slot & 1 && number(file, &table, slot, 1))
+            odd(file);
 }
 
 /* Check that no element of a constant, of lengths or places, is below 0. */

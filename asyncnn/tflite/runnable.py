@@ -99,6 +99,12 @@ _MOST_VECTOR = 1 << 12
 REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
 """Tables of options that refer to something else."""
 
+OFFSETS = {"StridedSliceOptions": (5,)}
+"""Slots that say that ends count from where slices begin.
+
+LiteRT reads ends beyond those that are given then, if there are fewer than axes.
+"""
+
 
 def refusal(contents: Contents) -> str:
     """Return what LiteRT does not run of a file, or not so by itself; empty if it does.
@@ -119,10 +125,25 @@ def refusal(contents: Contents) -> str:
         for operator in graph.operators:
             if operator.name not in BUILTINS or operator.name in NO_OPERATORS:
                 return f"operator {operator.index} is {operator.name}"
+            if operator.name == "STRIDED_SLICE" and _reads_on(graph, operator):
+                return f"operator {operator.index} has offsets of some axes only"
             number, second = operator.kind_of_options()
             if second or number not in BUILTIN_OPTIONS:
                 return f"operator {operator.index} ({operator.name}) has newer options"
     return ""
+
+
+def _reads_on(graph: Graph, operator: Operator) -> bool:
+    """Tell whether LiteRT reads ends of slices beyond those that are given."""
+    (slot,) = OFFSETS[kind := "StridedSliceOptions"]
+    table = operator.options_place()
+    if not table or not _offsets(operator.data, table, kind, operator.name)[slot:]:
+        return False
+    ranks = [len(graph.tensors[index].shape) for index in operator.inputs[:1]]
+    given = [graph.tensors[index].shape for index in operator.inputs[1:2]]
+    return (
+        bool(operator.options(kind).Offset()) and [(each,) for each in ranks] != given
+    )
 
 
 def check(contents: Contents) -> None:

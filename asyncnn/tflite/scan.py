@@ -187,7 +187,8 @@ def _packed_options(kind: str) -> bytes:
     dilations = [slot for slot, name in positive.items() if name.startswith("Dilation")]
     width = OPTION_VECTORS.get(kind, 0)
     is_known = bool(kind) and kind not in runnable.REFERRING
-    return struct.pack("<4B", is_known, width, _mask(positive), _mask(dilations))
+    unset = _mask(runnable.OFFSETS.get(kind, ()))
+    return struct.pack("<5B", is_known, width, _mask(positive), _mask(dilations), unset)
 
 
 def _mask(bits: Iterable[int]) -> int:

@@ -312,6 +312,19 @@ async def test_codes_that_litert_takes_as_they_are_are_not_translated(
     assert_equal(outputs, by_litert(file, inputs))
 
 
+async def test_slices_of_which_litert_reads_more_ends_than_there_are_are_translated(
+    device: Device,
+) -> None:
+    bounds = [const([1]), const([1]), const([1])]
+    inputs, options = [f32(3, 5), *bounds], ("StridedSliceOptions", {"Offset": True})
+    file = one("STRIDED_SLICE", inputs, f32(1, 5), *options)
+    with pytest.raises(UnsupportedOperatorError, match="offsets of some axes only"):
+        region_of_tflite(from_buffer(file))
+    x = np.arange(15, dtype=np.float32).reshape(3, 5)
+    outputs = await (await device.prepare(load(file))).run([x])
+    assert_equal(outputs, [x[1:2]])
+
+
 class TestUnsound:
     """What would end the process in LiteRT, or may, is refused before."""
 
