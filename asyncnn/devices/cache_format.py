@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,6 +36,9 @@ from asyncnn.input_files import abandonable_steps, in_one, offload_abandonable, 
 from asyncnn.kernels.kernel import PACKING_VERSION
 from asyncnn.pacing import Steps
 
+if TYPE_CHECKING:
+    from asyncnn.devices.batching import Batching
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -52,11 +55,12 @@ _LENGTH = struct.Struct("<I")
 
 
 class Compiled(msgspec.Struct, frozen=True, eq=False):
-    """A program, and how its client wants it to be executed."""
+    """A program, how its client wants it to be executed, and its batches if any."""
 
     program: Program
     preference: ExecutionPreference
     priority: Priority
+    batching: "Batching | None" = None
 
 
 class StoredArray(msgspec.Struct, frozen=True, array_like=True):

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.process_wide import NOTHING
@@ -13,6 +13,9 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Priority
 from asyncnn.pacing import Steps
 from asyncnn.qos import Work, WorkAccounting
+
+if TYPE_CHECKING:
+    from asyncnn.devices.batching import Batching
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +149,8 @@ _CERTAIN = 0.75
 class Executable:
     """What all executions of one prepared model have in common, and have taught.
 
-    ``spreading`` decides on threads, if there may be several. ``cost`` is as in
+    ``spreading`` decides on threads, if there may be several, ``batching`` on what runs
+    as one with others. ``cost`` is as in
     `Work`; ``cancel`` stops one, also while it waits for its plan. Kernels run
     within ``computing``, on any number of threads at a time. It ``goes_native`` once an
     engine has computed one. ``result`` is what the last that succeeded unmeasured was
@@ -180,6 +184,7 @@ class Executable:
         self.cancel = cancel
         self.computing = computing
         self.spreading: Spreading | None = None
+        self.batching: Batching | None = None
         self.cost = 1.0
         self.goes_native = False
         self.lessons: list[tuple[int, int, int]] = []

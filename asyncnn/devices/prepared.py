@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -56,6 +56,9 @@ from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.qos import PendingSnapshot, Scheduler, WorkAccounting, calling_client
 from asyncnn.tracing import Layer, Phase, active, span
+
+if TYPE_CHECKING:
+    from asyncnn.devices.batching import Batching
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +120,9 @@ class InProcessPreparedModel(BasePreparedModel):
             if threads > 1 and program.has_engine:
                 spreading = Spreading(program, threads, in_background)
                 self._executable.spreading = spreading
+        self._kind: type[Run] = Run
+        if compiled.batching is not None and not compiled.batching.why_not:
+            self._be_batched(compiled.batching, settings)
         self.stays_ready = preference is ExecutionPreference.SUSTAINED_SPEED
 
     @property
@@ -144,7 +150,7 @@ class InProcessPreparedModel(BasePreparedModel):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        kind = Run if active.recorder is None else Traced
+        kind = self._kind if active.recorder is None else Traced
         work = kind(
             self._executable,
             request,
@@ -178,7 +184,8 @@ class InProcessPreparedModel(BasePreparedModel):
             return launched(self, execution, options)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
-        kind, client = Run if active.recorder is None else Traced, calling_client.get()
+        kind = self._kind if active.recorder is None else Traced
+        client = calling_client.get()
         arrays, executable = execution.arrays, self._executable
         run: Run = made(kind, executable, execution, arrays, options, client)
         try:
@@ -197,7 +204,8 @@ class InProcessPreparedModel(BasePreparedModel):
             return None if bound is None else self.launch(bound, options)
         if EXECUTION.is_on:
             _tell_launch("execute", usual, options.deadline)
-        kind, client = Run if active.recorder is None else Traced, calling_client.get()
+        kind = self._kind if active.recorder is None else Traced
+        client = calling_client.get()
         run: Run = made(kind, self._executable, usual, tensors, options, client)
         try:
             self._scheduler.submit(run)
@@ -394,11 +402,29 @@ class InProcessPreparedModel(BasePreparedModel):
             idle_bytes=self._program.idle_bytes,
         )
 
+    def _be_batched(self, batching: "Batching", settings: DeviceSettings) -> None:
+        self._kind = batching.kind
+        self._executable.batching = batching
+        priority = self._compiled.priority
+        computing = blas_threads_limited(settings.blas_threads)
+        batching.use(
+            lambda program: Executable(
+                program,
+                0.0,
+                priority,
+                WorkAccounting(),
+                self._scheduler.cancel,
+                computing=computing,
+            )
+        )
+
     def trim(self) -> int:
         """Free the buffers that no execution uses; return their bytes."""
         spreading = self._executable.spreading
         if spreading is not None:
             spreading.begin_anew()
+        if self._executable.batching is not None:
+            self._executable.batching.trim()
         return self._program.trim()
 
     async def _configure(

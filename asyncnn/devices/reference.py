@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from asyncnn import __version__, pacing
@@ -64,6 +64,9 @@ from asyncnn.qos import Scheduler, calling_client
 from asyncnn.qos.watching import IdleTimer
 from asyncnn.tracing import Layer, Phase, span
 
+if TYPE_CHECKING:
+    from asyncnn.devices.batching import Batches
+
 logger = logging.getLogger(__name__)
 
 SUSTAINED_IDLE = 30
@@ -109,6 +112,13 @@ class InProcessDevice(BaseDevice):
         self._numbers = count(1)
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
+        self._batches: Batches | None = None
+        if self._settings.batching > 1:
+            from asyncnn.devices import batching
+
+            limit = process_wide.blas_threads_limited(self._settings.blas_threads)
+            most = self._settings.batching, self._settings.max_run_bytes
+            self._batches = batching.Batches(*most, limit)
 
     @property
     def has_measured_capabilities(self) -> bool:
@@ -261,7 +271,9 @@ class InProcessDevice(BaseDevice):
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
-            return self._parts().caches.preparation(model, *settings, cache)
+            return self._batched(
+                self._parts().caches.preparation(model, *settings, cache)
+            )
 
         return self._launch_preparation(order, priority, deadline, callback)
 
@@ -272,11 +284,15 @@ class InProcessDevice(BaseDevice):
         DRIVER("prepare_model_from_cache")
 
         def order() -> Prepare:
-            return self._parts().caches.loading(asked.cache)
+            return self._batched(self._parts().caches.loading(asked.cache))
 
         return self._launch_preparation(
             order, Priority.MEDIUM, asked.deadline, callback
         )
+
+    def _batched(self, prepare: Prepare) -> Prepare:
+        batches = self._batches
+        return prepare if batches is None else partial(batches.preparing, prepare)
 
     def _launch_preparation(
         self,

@@ -33,6 +33,7 @@ from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.hal.types import Priority
 from asyncnn.qos.virtual_time import Policy, Shares
 from asyncnn.qos.work import (
+    CARRIED,
     OUTSIDE,
     RUNNING,
     SUSPENDED,
@@ -273,8 +274,11 @@ class RunQueue(Generic[JobT]):
                 least_ns = lane_ns // IDLE_LANE_SHARE
                 owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
             cost_ns, user = owed_ns * job.cost, account.user
-            account.virtual_ns += cost_ns / account.weight
-            user.virtual_ns += cost_ns / user.weight
+            if job.members:
+                _split(job, cost_ns)
+            else:
+                account.virtual_ns += cost_ns / account.weight
+                user.virtual_ns += cost_ns / user.weight
             account.served_ns[job.priority] = now_ns
             if self.aside:
                 self._free_lane(job)
@@ -287,6 +291,9 @@ class RunQueue(Generic[JobT]):
             account.user.waiting += 1
             self.waiting += 1
             return
+        for member in job.members:
+            if member.state is CARRIED:
+                self.end(member, now_ns)
         job.state = OUTSIDE
         account.pending -= 1
         self.pending = pending = self.pending - 1
@@ -344,7 +351,13 @@ class RunQueue(Generic[JobT]):
         return len(users) > 1 or len(job.account.user.clients.active) > 1
 
     def discard(self, job: JobT) -> bool:
-        """Forget a job that waits or is suspended; False if it does not wait here."""
+        """Forget a job that waits or is suspended; False if it does not wait here.
+
+        One that is carried leaves its batch.
+        """
+        if job.state is CARRIED:
+            self.end(job, 0)
+            return True
         if job.state not in (WAITING, SUSPENDED):
             return False
         account = job.account
@@ -354,6 +367,24 @@ class RunQueue(Generic[JobT]):
         self.waiting -= 1
         self.end(job, 0)
         return True
+
+    def carry(self, batch: JobT, now_ns: int) -> None:
+        """Have a batch run in place of its members, of which the first has a lane.
+
+        The others were taken from those that wait. It is pending beside them.
+        """
+        leader, account = batch.members[0], batch.members[0].account
+        batch.account, batch.added_ns, batch.state = account, now_ns, RUNNING
+        batch.resumed_ns = batch.charged_ns = now_ns
+        batch.review_ns, batch.was_starved = leader.review_ns, leader.was_starved
+        self._running[self._running.index(leader)] = batch
+        for member in batch.members:
+            member.state = CARRIED
+            member.account.served_ns[batch.priority] = now_ns
+        account.pending += 1
+        self.pending += 1
+        if self.pending == self._max_pending:
+            self._filled_or_freed()
 
     def clear(self) -> list[JobT]:
         """Forget all jobs that wait or are suspended, and return them."""
@@ -373,6 +404,9 @@ class RunQueue(Generic[JobT]):
         """Count what a job has had of its lane since it was last charged, by weight."""
         cost_ns, account = (now_ns - job.charged_ns) * job.cost, job.account
         job.charged_ns, user = now_ns, account.user
+        if job.members:
+            _split(job, cost_ns)
+            return
         account.virtual_ns += cost_ns / account.weight
         user.virtual_ns += cost_ns / user.weight
 
@@ -420,7 +454,8 @@ class RunQueue(Generic[JobT]):
         """
         chosen = None
         for job in self._running:
-            if job.account is not account or job.is_stopping:
+            is_own = job.account is account or (job.members and _has_one(job, account))
+            if job.is_stopping or not is_own:
                 continue
             makes_way = job.priority < priority and not self._is_in_starved_slice(
                 job, now_ns
@@ -461,6 +496,19 @@ class RunQueue(Generic[JobT]):
         return (
             job.was_starved and now_ns < job.resumed_ns + self.policy.starved_slice_ns
         )
+
+
+def _split(batch: JobT, cost_ns: float) -> None:
+    """Charge all members for what their batch has had, in equal parts."""
+    part_ns = cost_ns / len(batch.members)
+    for member in batch.members:
+        account, user = member.account, member.account.user
+        account.virtual_ns += part_ns / account.weight
+        user.virtual_ns += part_ns / user.weight
+
+
+def _has_one(batch: JobT, account: ClientAccount[JobT]) -> bool:
+    return any(member.account is account for member in batch.members)
 
 
 def _exhausted(whose: str, limit: str, most: int) -> ResourceExhaustedTransientError:
