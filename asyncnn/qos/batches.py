@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from asyncnn.qos.run_queue import RunQueue
+from asyncnn.qos.virtual_time import Share
 from asyncnn.qos.work import WAITING, ClientAccount, IBatching, JobT, UserAccount
 
 _First: TypeAlias = tuple[int, int, Any]
@@ -88,16 +89,19 @@ class _Turns:
         self._clients: dict[int, list[tuple[float, int, ClientAccount[Any]]]] = {}
         for number, user in enumerate(queue._active.active):
             clients = [
-                (account.virtual_ns, place, account)
+                (self._charged(account, account is has_one), place, account)
                 for place, account in enumerate(user.clients.active)
                 if account.waiting
             ]
             heapq.heapify(clients)
             if clients:
-                self._users.append((user.virtual_ns, number, user))
+                charged_ns = self._charged(user, user is has_one.user)
+                self._users.append((charged_ns, number, user))
                 self._clients[number] = clients
         heapq.heapify(self._users)
-        self._charge(has_one)
+
+    def _charged(self, share: Share, has_one: bool) -> float:
+        return share.virtual_ns + (self._each_ns / share.weight if has_one else 0.0)
 
     def next(self) -> ClientAccount[Any] | None:
         """Return whose turn it is; None if nobody's."""
@@ -119,23 +123,6 @@ class _Turns:
         heapq.heappop(clients)
         if not clients:
             heapq.heappop(self._users)
-
-    def _charge(self, account: ClientAccount[Any]) -> None:
-        for virtual_ns, number, user in self._users:
-            if user is account.user:
-                self._users.remove((virtual_ns, number, user))
-                charged_ns = virtual_ns + self._each_ns / user.weight
-                heapq.heappush(self._users, (charged_ns, number, user))
-                clients = self._clients[number]
-                break
-        else:
-            return
-        for own_ns, place, each in clients:
-            if each is account:
-                clients.remove((own_ns, place, each))
-                charged_ns = own_ns + self._each_ns / each.weight
-                heapq.heappush(clients, (charged_ns, place, each))
-                break
 
 
 def _following(
