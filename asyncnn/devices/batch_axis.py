@@ -112,7 +112,7 @@ class _Stacking:
         main = self._source.main
         for index in main.input_indexes:
             self._stack(index)
-        for operation in main.operations:
+        for operation in self._resolved.main.operations:
             given = [index for index in operation.inputs if index in self._stacked]
             if not given:
                 continue

@@ -26,7 +26,7 @@ from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.plan_execution import run_bound
 from asyncnn.execution import Execution
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError, failure_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import DEFAULT_OPTIONS, Model, Priority
 from asyncnn.memory.pools import view
@@ -69,9 +69,12 @@ class Batching:
         return BatchedRun
 
     @property
-    def largest(self) -> int:
-        """How many runs are one batch at most; 1 if they never are."""
-        return max(self._programs, default=1)
+    def words(self) -> str:
+        """How many runs are one batch at most, and how equal; or why none are."""
+        if self.why_not:
+            return f"no: {self.why_not}"
+        how = "bit-equal" if self.is_exact else f"within {TOLERANCE:g}"
+        return f"up to {max(self._programs)}, {how}"
 
     def use(self, make: Callable[[Program], Executable]) -> None:
         """Have ``make`` say how each size is executed."""
@@ -261,8 +264,8 @@ class Batches:
                     taken_ns[size] = _time(stacked)
                 if taken_ns[size] <= size * taken_ns[1]:
                     programs[size] = stacked
-        except (AsyncnnError, MemoryError) as error:
-            return Batching({}, {}, str(error) or "there is no memory for batches")
+        except Exception as error:
+            return Batching({}, {}, failure_of(error).message)
         why_not = "" if programs else "a batch takes longer than its members one by one"
         batching = Batching(programs, taken_ns, why_not)
         batching.is_exact = is_exact

@@ -393,6 +393,7 @@ class InProcessPreparedModel(BasePreparedModel):
 
     def statistics(self, number: int, snapshot: PendingSnapshot) -> ModelStatistics:
         """Return what became of this model's executions; ``number`` names it."""
+        batching = self._compiled.batching
         return ModelStatistics(
             number=number,
             client=self._client,
@@ -400,6 +401,7 @@ class InProcessPreparedModel(BasePreparedModel):
             priority=self._compiled.priority,
             executions=snapshot.of(self._accounting),
             idle_bytes=self._program.idle_bytes,
+            batching="" if batching is None else batching.words,
         )
 
     def _be_batched(self, batching: "Batching", settings: DeviceSettings) -> None:
