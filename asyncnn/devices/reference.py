@@ -255,6 +255,17 @@ class InProcessDevice(BaseDevice):
         most_bytes = self._settings.max_run_bytes
         return (yield from supporting(self._extensions.resolved(model), most_bytes))
 
+    async def batching_of(self, model: Model) -> str:
+        """Return how many runs of a model may be one; see `IBatches`."""
+        if self._batches is None:
+            return ""
+        order = PrepareArguments(model)
+        settings = ExecutionPreference(order.preference), Priority(order.priority)
+        caches = self._parts().caches
+        prepare = caches.preparation(model, *settings, order.cache)
+        compiled = await offload_steps(self._batches.preparing(prepare))
+        return "" if compiled.batching is None else compiled.batching.words
+
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return 1 and 1."""
         return ErrorStatus.NONE, MODEL_FILES, DATA_FILES

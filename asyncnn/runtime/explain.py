@@ -33,7 +33,7 @@ from asyncnn.hal.interfaces import hal_hints, has_measured_capabilities
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.performance import kernel_capabilities, relative_to
-from asyncnn.hal.routes import EngineShare, IEngineShares
+from asyncnn.hal.routes import EngineShare, IBatches, IEngineShares
 from asyncnn.hal.types import (
     EXTENSION_TYPE_BITS,
     Capabilities,
@@ -146,7 +146,8 @@ class Explanation(msgspec.Struct, frozen=True):
     when the model is prepared. ``unsupported`` are the operators of a file for which
     no model can be made of it, and ``device`` is empty then: none has been asked.
     ``hint`` says what to do about the problem, where that is known. ``hal_hints`` say
-    what the device makes of hints of the HAL. What is expected are ``are_estimates``
+    what the device makes of hints of the HAL, ``batching`` how many waiting runs may be
+    one, or why none are, where its settings ask for that. What is expected are ``are_estimates``
     unless the device's capabilities were measured.
     """
 
@@ -161,6 +162,7 @@ class Explanation(msgspec.Struct, frozen=True):
     translated: str = ""
     hal_hints: dict[str, str] = {}
     are_estimates: bool = True
+    batching: str = ""
 
     @property
     def is_supported(self) -> bool:
@@ -228,6 +230,8 @@ async def explain(
     hal = device.hal
     if not explanation.is_supported:
         return explanation
+    if isinstance(hal, IBatches):
+        explanation = replace(explanation, batching=await hal.batching_of(whole))
     if isinstance(hal, IPlanning):
         plan = await hal.plan(whole, ExecutionPreference.FAST_SINGLE_ANSWER)
         explanation = await offload_steps(_with_plan(explanation, plan))
