@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -143,7 +143,7 @@ class BatchedRun(Run):
         if self._arrays is None or self.use is not None or self.ends_anywhere:
             return None
         is_fixed = self._plan is self._executable.program.fixed_plan
-        return self._executable.batching if is_fixed else None
+        return cast("Batching", self._executable.batching) if is_fixed else None
 
     def gathered(self, run_queue: Any, now_ns: int) -> Work:
         """Return a batch that it begins, or itself; see `Work`."""

@@ -13,13 +13,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from asyncnn import __version__
 from asyncnn.devices.cache_files import TAG_BYTES, closed, content_of
+from asyncnn.devices.executable import IModelBatching
 from asyncnn.devices.private_files import (
     read_private,
     state_folder,
@@ -35,9 +36,6 @@ from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.input_files import abandonable_steps, in_one, offload_abandonable, patience
 from asyncnn.kernels.kernel import PACKING_VERSION
 from asyncnn.pacing import Steps
-
-if TYPE_CHECKING:
-    from asyncnn.devices.batching import Batching
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +58,7 @@ class Compiled(msgspec.Struct, frozen=True, eq=False):
     program: Program
     preference: ExecutionPreference
     priority: Priority
-    batching: "Batching | None" = None
+    batching: IModelBatching | None = None
 
 
 class StoredArray(msgspec.Struct, frozen=True, array_like=True):

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.executable import Executable, Spreading
+from asyncnn.devices.executable import Executable, IModelBatching, Spreading
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
@@ -56,9 +56,6 @@ from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.qos import PendingSnapshot, Scheduler, WorkAccounting, calling_client
 from asyncnn.tracing import Layer, Phase, active, span
-
-if TYPE_CHECKING:
-    from asyncnn.devices.batching import Batching
 
 logger = logging.getLogger(__name__)
 
@@ -404,7 +401,7 @@ class InProcessPreparedModel(BasePreparedModel):
             batching="" if batching is None else batching.words,
         )
 
-    def _be_batched(self, batching: "Batching", settings: DeviceSettings) -> None:
+    def _be_batched(self, batching: IModelBatching, settings: DeviceSettings) -> None:
         self._kind = batching.kind
         self._executable.batching = batching
         priority = self._compiled.priority

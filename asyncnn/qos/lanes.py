@@ -192,10 +192,7 @@ class Lanes(ABC):
             while works:
                 work, has_ended = works[0], True
                 del works[0]
-                if work.members:
-                    self._disband(work)
-                else:
-                    self._finish(work)
+                (self._disband if work.members else self._finish)(work)
         except BaseException:  # the application is stopped, and closes us then
             if work is not None:
                 self._let_go(work, has_ended)

@@ -43,6 +43,8 @@ from asyncnn.qos.work import (
     JobT,
     User,
     UserAccount,
+    charge_members,
+    has_member_of,
 )
 
 IDLE_LANE_SHARE = 4
@@ -275,7 +277,7 @@ class RunQueue(Generic[JobT]):
                 owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
             cost_ns, user = owed_ns * job.cost, account.user
             if job.members:
-                _split(job, cost_ns)
+                charge_members(job, cost_ns)
             else:
                 account.virtual_ns += cost_ns / account.weight
                 user.virtual_ns += cost_ns / user.weight
@@ -368,24 +370,6 @@ class RunQueue(Generic[JobT]):
         self.end(job, 0)
         return True
 
-    def carry(self, batch: JobT, now_ns: int) -> None:
-        """Have a batch run in place of its members, of which the first has a lane.
-
-        The others were taken from those that wait. It is pending beside them.
-        """
-        leader, account = batch.members[0], batch.members[0].account
-        batch.account, batch.added_ns, batch.state = account, now_ns, RUNNING
-        batch.resumed_ns = batch.charged_ns = now_ns
-        batch.review_ns, batch.was_starved = leader.review_ns, leader.was_starved
-        self._running[self._running.index(leader)] = batch
-        for member in batch.members:
-            member.state = CARRIED
-            member.account.served_ns[batch.priority] = now_ns
-        account.pending += 1
-        self.pending += 1
-        if self.pending == self._max_pending:
-            self._filled_or_freed()
-
     def clear(self) -> list[JobT]:
         """Forget all jobs that wait or are suspended, and return them."""
         accounts = [
@@ -405,7 +389,7 @@ class RunQueue(Generic[JobT]):
         cost_ns, account = (now_ns - job.charged_ns) * job.cost, job.account
         job.charged_ns, user = now_ns, account.user
         if job.members:
-            _split(job, cost_ns)
+            charge_members(job, cost_ns)
             return
         account.virtual_ns += cost_ns / account.weight
         user.virtual_ns += cost_ns / user.weight
@@ -454,7 +438,8 @@ class RunQueue(Generic[JobT]):
         """
         chosen = None
         for job in self._running:
-            is_own = job.account is account or (job.members and _has_one(job, account))
+            is_own = job.account is account
+            is_own = is_own or (job.members and has_member_of(job, account))
             if job.is_stopping or not is_own:
                 continue
             makes_way = job.priority < priority and not self._is_in_starved_slice(
@@ -496,19 +481,6 @@ class RunQueue(Generic[JobT]):
         return (
             job.was_starved and now_ns < job.resumed_ns + self.policy.starved_slice_ns
         )
-
-
-def _split(batch: JobT, cost_ns: float) -> None:
-    """Charge all members for what their batch has had, in equal parts."""
-    part_ns = cost_ns / len(batch.members)
-    for member in batch.members:
-        account, user = member.account, member.account.user
-        account.virtual_ns += part_ns / account.weight
-        user.virtual_ns += part_ns / user.weight
-
-
-def _has_one(batch: JobT, account: ClientAccount[JobT]) -> bool:
-    return any(member.account is account for member in batch.members)
 
 
 def _exhausted(whose: str, limit: str, most: int) -> ResourceExhaustedTransientError:

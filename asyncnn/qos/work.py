@@ -318,6 +318,20 @@ class ClientAccount(Share, Generic[JobT]):
         self.accounting = WorkAccounting()
 
 
+def charge_members(batch: QueueEntry, cost_ns: float) -> None:
+    """Charge the clients of all members, in equal parts."""
+    part_ns = cost_ns / len(batch.members)
+    for member in batch.members:
+        account, user = member.account, member.account.user
+        account.virtual_ns += part_ns / account.weight
+        user.virtual_ns += part_ns / user.weight
+
+
+def has_member_of(job: QueueEntry, account: ClientAccount[Any]) -> bool:
+    """Tell whether a job is a batch with a member of that client."""
+    return any(member.account is account for member in job.members)
+
+
 logger = logging.getLogger(__name__)
 
 

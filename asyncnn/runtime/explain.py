@@ -147,8 +147,8 @@ class Explanation(msgspec.Struct, frozen=True):
     no model can be made of it, and ``device`` is empty then: none has been asked.
     ``hint`` says what to do about the problem, where that is known. ``hal_hints`` say
     what the device makes of hints of the HAL, ``batching`` how many waiting runs may be
-    one, or why none are, where its settings ask for that. What is expected are ``are_estimates``
-    unless the device's capabilities were measured.
+    one, or why none are, where its settings ask for that. What is expected are
+    ``are_estimates`` unless the device's capabilities were measured.
     """
 
     device: str
