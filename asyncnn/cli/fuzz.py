@@ -24,7 +24,7 @@ class FuzzOptions(options.CommandOptions, frozen=True, kw_only=True):
     corpus DIR: Files to mutate besides the target's own.
     json: Write the report to this file.
     device: Device that driver, litert or onnxruntime feed, of asyncnn devices; other
-        targets have none.
+        targets have none, and are refused with one.
     dump DIR: Where a finding is written.
     input FILE: Try this file alone, as it is.
     guide: Let coverage guide mutants, where atheris is installed.
@@ -64,12 +64,15 @@ def fuzz(asked: FuzzOptions) -> None:
     names = [*TARGETS]
     if asked.target != ALL:
         names = options.chosen("target", asked.target, names)
+        for name in names:
+            if asked.device and not TARGETS[name].takes_device:
+                raise InvalidArgumentError(f"{name} has no device to feed")
     check_writable(asked.json)
     if asked.input is not None:
         _again(asked, names)
         return
     reports = []
-    for name in names:
+    for name in options.announced(names):
         order = WorkOrder(
             target=name,
             seconds=asked.seconds,

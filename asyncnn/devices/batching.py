@@ -1,8 +1,8 @@
 """Batches: waiting runs of one model, of any client, that run as one.
 
-`Batches` prepares a model for a few sizes ahead, and proves for each that its members
-get what they get alone. `Batching` is what the models of all clients that prepared the
-same share; `asyncnn.qos.batches` decides who goes with whom.
+`BatchPreparations` prepares a model for a few sizes ahead, and checks for each that its
+members get what they get alone. `Batching` is what the models of all clients that
+prepared the same share; `asyncnn.qos.batches` decides who goes with whom.
 """
 
 import hashlib
@@ -214,7 +214,7 @@ def _empty(plan: Plan) -> list[Array]:
     return [np.empty(port.shape or (), port.dtype) for port in plan.ports]
 
 
-class Batches:
+class BatchPreparations:
     """Prepares models for batches of up to ``most`` runs; once for all that are alike.
 
     ``computing`` limits threads as runs do, ``most_bytes`` their memory.

@@ -65,7 +65,7 @@ from asyncnn.qos.watching import IdleTimer
 from asyncnn.tracing import Layer, Phase, span
 
 if TYPE_CHECKING:
-    from asyncnn.devices.batching import Batches
+    from asyncnn.devices.batching import BatchPreparations
 
 logger = logging.getLogger(__name__)
 
@@ -112,13 +112,13 @@ class InProcessDevice(BaseDevice):
         self._numbers = count(1)
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
-        self._batches: Batches | None = None
+        self._batches: BatchPreparations | None = None
         if self._settings.batching > 1:
             from asyncnn.devices import batching
 
             limit = process_wide.blas_threads_limited(self._settings.blas_threads)
             most = self._settings.batching, self._settings.max_run_bytes
-            self._batches = batching.Batches(*most, limit)
+            self._batches = batching.BatchPreparations(*most, limit)
 
     @property
     def has_measured_capabilities(self) -> bool:

@@ -438,9 +438,10 @@ class RunQueue(Generic[JobT]):
         """
         chosen = None
         for job in self._running:
-            is_own = job.account is account
-            is_own = is_own or (job.members and has_member_of(job, account))
-            if job.is_stopping or not is_own:
+            if job.is_stopping or (
+                job.account is not account
+                and not (job.members and has_member_of(job, account))
+            ):
                 continue
             makes_way = job.priority < priority and not self._is_in_starved_slice(
                 job, now_ns

@@ -29,7 +29,7 @@ from asyncnn.hal.errors import (
     WrongTypeError,
     error_for,
 )
-from asyncnn.hal.interfaces import hal_hints, has_measured_capabilities
+from asyncnn.hal.interfaces import IDevice, hal_hints, has_measured_capabilities
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.performance import kernel_capabilities, relative_to
@@ -230,8 +230,7 @@ async def explain(
     hal = device.hal
     if not explanation.is_supported:
         return explanation
-    if isinstance(hal, IBatches):
-        explanation = replace(explanation, batching=await hal.batching_of(whole))
+    explanation = await _with_batching(explanation, hal, whole)
     if isinstance(hal, IPlanning):
         plan = await hal.plan(whole, ExecutionPreference.FAST_SINGLE_ANSWER)
         explanation = await offload_steps(_with_plan(explanation, plan))
@@ -250,6 +249,14 @@ def _named(
     """Return a model with what is known of extensions, and the names of its types."""
     known = Extensions(extensions).resolved(model)
     return known, Vocabulary(model, joined(names, names_in(known)))
+
+
+async def _with_batching(
+    explanation: Explanation, hal: IDevice, model: Model
+) -> Explanation:
+    if not isinstance(hal, IBatches):
+        return explanation
+    return replace(explanation, batching=await hal.batching_of(model))
 
 
 def _with_shares(

@@ -10,7 +10,9 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import time
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -52,6 +54,9 @@ T = TypeVar("T")
 DEFAULT_MAX_BYTES = 2**30
 
 _DRAFT = ".draft"
+_OWN = re.compile(r"([0-9a-f]{64})\.(?:model|data)\d+(-[0-9a-f]{16}\.draft)?")
+"""Names that caches give. What else is in the folder is not theirs to remove."""
+
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _ABANDONED_AFTER_S = 3600.0
 _LOCKED_BY_OTHERS_S = 2.0
@@ -252,26 +257,30 @@ class ModelCache:
                 (self.folder / name).unlink(missing_ok=True)
 
     def _evict(self) -> None:
-        sizes: dict[str, int] = {}
-        used: dict[str, float] = {}
+        sizes: Counter[str] = Counter()
+        used: defaultdict[str, float] = defaultdict(float)
+        files: defaultdict[str, list[Path]] = defaultdict(list)
         for entry in os.scandir(self.folder):
+            name = _OWN.fullmatch(entry.name)
+            if name is None:
+                continue
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:  # somebody's draft, which is gone
                 continue
-            if entry.name.endswith(_DRAFT):
-                if time.time() - status.st_mtime > _ABANDONED_AFTER_S:
-                    Path(entry).unlink(missing_ok=True)
-                continue
-            token = entry.name.partition(".")[0]
-            sizes[token] = sizes.get(token, 0) + status.st_size
-            used[token] = max(used.get(token, 0.0), status.st_mtime)
-        excess = sum(sizes.values()) - self.max_bytes
+            token, draft = name.groups()
+            if draft is None:
+                sizes[token] += status.st_size
+                used[token] = max(used[token], status.st_mtime)
+                files[token].append(Path(entry))
+            elif time.time() - status.st_mtime > _ABANDONED_AFTER_S:
+                Path(entry).unlink(missing_ok=True)
+        excess = sizes.total() - self.max_bytes
         for token in sorted(used, key=used.__getitem__):
             if excess <= 0:
                 break
             excess -= sizes[token]
-            for path in self.folder.glob(f"{token}.*"):
+            for path in files[token]:
                 path.unlink(missing_ok=True)
 
 

@@ -246,13 +246,28 @@ async def test_those_who_prepare_a_model_at_once_leave_one(
 
 async def test_drafts_of_the_dead_are_deleted(counted: Counted, folder: Path) -> None:
     folder.mkdir()
-    for name, age in (("old", 7200), ("young", 0)):
-        path = folder / f"{name}.data0-0.draft"
+    old, young = (
+        folder / f"{digit * 64}.data0-{'0' * 16}.draft" for digit in ("1", "2")
+    )
+    for path, age in ((old, 7200), (young, 0)):
         path.touch()
         os.utime(path, (time.time() - age,) * 2)
     async with counted.device(folder) as device:
         await device.prepare(dense(False))
-    assert {path.name for path in folder.glob("*.draft")} == {"young.data0-0.draft"}
+    assert list(folder.glob("*.draft")) == [young]
+
+
+async def test_what_others_keep_in_the_folder_stays(
+    counted: Counted, folder: Path
+) -> None:
+    (folder / "notes").mkdir(parents=True)
+    others = [folder / name for name in ("notes.txt", "letter.draft", "1.data0")]
+    for path in others:
+        path.write_bytes(bytes(4096))
+        os.utime(path, (0, 0))
+    async with counted.device(asyncnn.ModelCache(folder, max_bytes=100)) as device:
+        await device.prepare(dense(False))
+    assert set(folder.iterdir()) == {folder / "notes", *others}
 
 
 def test_a_cache_has_room_for_something(folder: Path) -> None:

@@ -4,18 +4,23 @@ The numbers of fields are from ONNX's ``onnx.proto``.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from asyncnn.devices.onnxruntime.region_checks import NAMED, NEED_ELEMENTS, POSITIVE
 from asyncnn.extensions.protobuf import Field, decoded, encoded, fields, message
 
 _GRAPH, _FUNCTION, _FUNCTION_NODE = 7, 25, 7
 _NODE, _INITIALIZER, _INPUT, _OUTPUT = 1, 5, 11, 12
-_READ, _COMPUTED, _OP_TYPE, _ATTRIBUTE = 1, 2, 4, 5
+_READ, _COMPUTED, _NODE_NAME, _OP_TYPE, _ATTRIBUTE = 1, 2, 3, 4, 5
 _PORT_NAME = 1
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 _LENGTHS, _ELEMENT_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9
 _KEY, _VALUE = 1, 2
+_INTEGER, _TENSOR = 3, 5
+_IS_INTEGER, _IS_TENSOR = b"\xa0\x01\x02", b"\xa0\x01\x04"  # the kind, field 20
+_HEAD = bytes([_LENGTHS << 3, 2, _ELEMENT_TYPE << 3, 7])  # of two integers of 64 bits
 
 _PARTS: dict[str, dict[int, str]] = {
     "file": {_GRAPH: "graph", _FUNCTION: "function"},
@@ -27,31 +32,98 @@ _PARTS: dict[str, dict[int, str]] = {
 """What has nodes in it, by the numbers of fields."""
 
 
-def trimmed(content: bytes) -> bytes:
-    """Return a checked file without the empty inputs that nodes name at their ends.
+def mended(content: bytes, doubtful: Set[bytes]) -> bytes:
+    """Return a checked file whose nodes end no process.
 
-    They mean nothing, and some of ONNX Runtime's kernels read them.
+    Without the empty inputs that nodes name at their ends: they mean nothing, and some
+    kernels read them. With names of all outputs where kernels write all. With nodes in
+    front of those that need elements of ``doubtful`` tensors, or positive numbers:
+    these fail, in a kernel that checks what it is given.
     """
     data = memoryview(content)
-    return b"".join(_trimmed(data, Field(0, 0, 0, len(data), True), "file"))
+    whole = Field(0, 0, 0, len(data), True)
+    return b"".join(_mended(data, whole, "file", doubtful))
 
 
-def _trimmed(data: memoryview, part: Field, kind: str) -> list[bytes]:
-    found = [*fields(data, part.value, part.end)]
-    dropped = set[int]()
-    for field in reversed(found if kind == "node" else ()):
-        if field.number == _READ:
-            if field.end > field.value:
-                break
-            dropped.add(field.start)
+def _mended(
+    data: memoryview, part: Field, kind: str, doubtful: Set[bytes]
+) -> list[bytes]:
     parts = list[bytes]()
-    for field in found:
+    for field in fields(data, part.value, part.end):
         inner = _PARTS[kind].get(field.number)
-        if inner is not None and field.is_bytes:
-            parts += message(field.number, _trimmed(data, field, inner))
-        elif field.start not in dropped:
+        if inner is None or not field.is_bytes:
             parts.append(bytes(data[field.start : field.end]))
+        elif inner == "node":
+            for node in _mended_node(data, field, doubtful):
+                parts += message(field.number, node)
+        else:
+            parts += message(field.number, _mended(data, field, inner, doubtful))
     return parts
+
+
+def _mended_node(
+    data: memoryview, node: Field, doubtful: Set[bytes]
+) -> list[list[bytes]]:
+    """Return a node after those that see to what it reads."""
+    rest, before = list[bytes](), list[list[bytes]]()
+    ports: dict[int, list[bytes]] = {_READ: [], _COMPUTED: []}
+    for field in fields(data, node.value, node.end):
+        if field.number in ports:
+            ports[field.number].append(bytes(data[field.value : field.end]))
+        elif field.number == _ATTRIBUTE:
+            rest += message(_ATTRIBUTE, _mended(data, field, "attribute", doubtful))
+        else:
+            rest.append(bytes(data[field.start : field.end]))
+    inputs, outputs = ports.values()
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    type_ = _last(data, node, _OP_TYPE)
+    needed, axis = NEED_ELEMENTS.get(type_, (None, 0))
+    for place, name in enumerate(inputs):
+        new = b"%d of #%d" % (place, node.start)
+        if name and place in POSITIVE.get(type_, ()):
+            # What has so many elements, and is none below 0.
+            before.append(_node(b"HannWindow", [name], new + b" window"))
+            before += _filled(new + b" window", 0, new, b"%s is not positive" % name)
+            inputs[place] = new + b" size"
+            before.append(_node(b"Size", [new], inputs[place]))
+        elif place == needed and name in doubtful:
+            before += _filled(
+                name, axis, new, b"%s is read, and has no elements" % name
+            )
+            inputs[place] = new
+    for place, name in enumerate(outputs):
+        if type_ in NAMED and not name:
+            outputs[place] = b"#%d to %d" % (node.start, place)
+    for number, names in ports.items():
+        rest += [part for name in names for part in message(number, [name])]
+    return [*before, rest]
+
+
+def _filled(name: bytes, axis: int, new: bytes, told: bytes) -> list[list[bytes]]:
+    """Return nodes for the same tensor, which fail if it is empty from an axis on.
+
+    A length that is to be found cannot be told beside one of 0. Nothing is copied.
+    """
+    rows, both, flat, shape = (b"%s.%d" % (new, n) for n in range(4))
+    begin = *message(_PORT_NAME, [b"axis"]), bytes([_INTEGER << 3, axis]), _IS_INTEGER
+    tensor = message(_TENSOR, [_HEAD, *message(_RAW_DATA, [struct.pack("<2q", -1, 0)])])
+    lengths = *message(_PORT_NAME, [b"value"]), *tensor, _IS_TENSOR
+    return [
+        _node(b"Constant", [], both, message(_ATTRIBUTE, lengths)),
+        _node(b"Flatten", [name], rows, message(_ATTRIBUTE, begin)),
+        _node(b"Reshape", [rows, both], flat, message(_NODE_NAME, [told])),
+        _node(b"Shape", [name], shape),
+        _node(b"Reshape", [flat, shape], new),
+    ]
+
+
+def _node(
+    type_: bytes, inputs: Sequence[bytes], output: bytes, rest: Sequence[bytes] = ()
+) -> list[bytes]:
+    """Return a node of one output; ``rest`` are further fields."""
+    read = [part for name in inputs for part in message(_READ, [name])]
+    return [*read, *message(_COMPUTED, [output]), *message(_OP_TYPE, [type_]), *rest]
 
 
 def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
@@ -68,12 +140,8 @@ def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
         copy = name + b" copy %d" % part.start
         # Of a field that is there twice, the last counts.
         port = content[part.value : part.end], *message(_PORT_NAME, [copy])
-        node = (
-            *message(_READ, [name]),
-            *message(_COMPUTED, [copy]),
-            *message(_OP_TYPE, [b"Identity"]),
-        )
-        return message(_OUTPUT, port) + message(_NODE, node)
+        node = message(_NODE, _node(b"Identity", [name], copy))
+        return message(_OUTPUT, port) + node
 
     return _with_graph(data, changed)
 

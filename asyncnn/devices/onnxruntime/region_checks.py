@@ -9,8 +9,8 @@ Types and shapes are ONNX Runtime's own business, and it checks them.
 The numbers of fields are from ONNX's ``onnx.proto``.
 """
 
-from collections.abc import Iterator, Mapping, Set
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, Field, decoded, fields
 from asyncnn.extensions.regions import DATA_DEPENDENT
@@ -44,21 +44,26 @@ _COMPLETE = frozenset(
 _AT_LEAST = {b"QLinearLeakyRelu": 5, b"QLinearSigmoid": 5}
 """Inputs that are read whether they are there or not, as sessions are made."""
 
-_Axes: TypeAlias = tuple[int, int | None]
-"""Where a range of axes begins and ends, None for the last one."""
-
-_ANY: _Axes = (0, None)
-_CONVOLUTIONS = frozenset({b"Conv", b"FusedConv"})
-_NEED_ELEMENTS: dict[bytes, tuple[int, _Axes]] = {
-    **dict.fromkeys(_CONVOLUTIONS, (1, (2, None))),
-    b"ConvTranspose": (0, (2, 3)),
-    b"GRU": (0, _ANY),
-    b"LSTM": (0, (1, 2)),
-    b"STFT": (2, _ANY),
-    b"Unique": (0, (1, None)),
+NEED_ELEMENTS = {
+    b"Conv": (1, 2),
+    b"ConvTranspose": (0, 2),
+    b"FusedConv": (1, 2),
+    b"GRU": (0, 0),
+    b"LSTM": (0, 1),
+    b"STFT": (2, 0),
+    b"Unique": (0, 1),
 }
-"""Operators that never end, or end the process, if an input has no elements along some
-axes: the windows of convolutions, and what the others read."""
+"""Operators that never end, or end the process, if an input has no elements, and from
+which axis on: the windows of convolutions, and what the others read."""
+
+POSITIVE = {b"STFT": (1, 3)}
+"""Operators that end the process if numbers among their inputs are not positive."""
+
+NAMED = frozenset({b"Split"})
+"""Operators that end the process if an output has no name."""
+
+_KEEPING = frozenset({b"Cast", b"DequantizeLinear", b"Identity", b"Transpose"})
+"""Operators whose result has elements if their first input has."""
 
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
 _GRAPH, _FUNCTION = 7, 25
@@ -83,17 +88,19 @@ class Traits(NamedTuple):
     """How a graph may run: for any time, with results of shapes that data decide.
 
     ``handed_on`` are inputs that are outputs as well, and repeated outputs. Some node
-    of one that is to be trimmed names empty inputs after its last one. ``tables`` are
-    all that nodes only take rows of. Inputs that it ``needs_elements`` of, along some
-    ranges of axes, may come to an operator which ends the process on a tensor of none.
+    of one that is to be mended could end the process, as it reads ``doubtful`` tensors,
+    which may be without elements, or for another reason. ``tables`` are all that nodes
+    only take rows of. Such nodes read inputs that it ``needs_elements`` of, from some
+    axis on.
     """
 
     may_loop: bool
     depends_on_data: bool
     handed_on: frozenset[bytes] = frozenset()
-    is_to_be_trimmed: bool = False
+    is_to_be_mended: bool = False
+    doubtful: frozenset[bytes] = frozenset()
     tables: frozenset[bytes] = frozenset()
-    needs_elements: Mapping[bytes, Set[_Axes]] = {}
+    needs_elements: Mapping[bytes, int] = {}
 
 
 def check_graph(data: memoryview) -> Traits:
@@ -109,9 +116,12 @@ def check_graph(data: memoryview) -> Traits:
     check.check()
     handed_on = frozenset(check.inputs & check.outputs | check.repeated)
     tables = check.tables - check.read - check.inputs - check.outputs
+    needed = {name: axis for name, axis in check.needed.items() if name in check.inputs}
+    doubtful = check.doubtful | (check.needed.keys() - needed.keys())
     return Traits(
         *(check.may_loop, check.depends_on_data, handed_on),
-        *(check.is_to_be_trimmed, frozenset(tables), check.needed()),
+        *(check.is_to_be_mended or bool(doubtful), frozenset(doubtful)),
+        *(frozenset(tables), needed),
     )
 
 
@@ -124,14 +134,12 @@ class _Check:
         self.inputs, self.outputs = set[bytes](), set[bytes]()
         self.repeated = set[bytes]()
         self.tables, self.read = set[bytes](), set[bytes]()
-        self.is_to_be_trimmed = False
-        # What nodes of the graph are made of, and what needs elements; b"" is anything.
-        self._sources: dict[bytes, set[bytes]] = {}
-        self._needing = set[tuple[bytes, _Axes]]()
-        self._captured = set[bytes]()
-        # Constants without elements, and along which axes they have none.
-        self._empty: dict[bytes, list[int]] = {}
-        self._empty_along: list[int] = []
+        self.is_to_be_mended = False
+        # What nodes of the graph need elements of, from which axis on, and inner ones.
+        self.needed, self.doubtful = dict[bytes, int](), set[bytes]()
+        # Of graphs within each other, which tensors surely have elements.
+        self._scopes: list[dict[bytes, bool]] = []
+        self._is_filled = False  # the constant that an attribute is
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
 
@@ -156,29 +164,6 @@ class _Check:
         nodes += sum(self._graph(graph, 1, ()) for graph in graphs)
         self._count(nodes)
         self._check_complete(self._omits and self._needs_all)
-        for needing, (begin, end) in self._needing:
-            along = self._empty.get(needing, [])
-            if any(begin <= each and (end is None or each < end) for each in along):
-                shown = _shown((b"", needing, b""))
-                raise InvalidArgumentError(f"{shown} is read, and has no elements")
-
-    def needed(self) -> dict[bytes, set[_Axes]]:
-        """Return which inputs need elements along which axes; see `Traits`."""
-        found: dict[bytes, set[_Axes]] = {}
-        left: list[bytes] = []
-        for name, axes in self._needing:
-            if name in self.inputs:
-                found.setdefault(name, set()).add(axes)
-            left += self._sources.get(name, ()) if name else self.inputs
-        seen = {*left}
-        while left:
-            name = left.pop()
-            if name in self.inputs:
-                found.setdefault(name, set()).add(_ANY)
-            more = self._sources.get(name, set()) - seen
-            seen |= more
-            left += more
-        return found
 
     def _texts(self, message: Field, *numbers: int) -> list[bytes]:
         found = dict.fromkeys(numbers, b"")
@@ -220,36 +205,41 @@ class _Check:
                     f"{MOST_NESTED} deep"
                 )
             nodes = 0
+            scopes, self._scopes = self._scopes, [{}]
             for field in self._within(self._functions[name]):
                 if field.number == _FUNCTION_NODE:
                     nodes += self._node(field, 1, (*callers, name))
                 elif field.number == _FUNCTION_ATTRIBUTE:
                     nodes += self._attribute(field, 1, (*callers, name))
+            self._scopes = scopes
             self._sizes[name] = self._count(nodes)
         return nodes
 
     def _graph(self, graph: Field, depth: int, callers: tuple[_Name, ...]) -> int:
         if depth > MOST_NESTED:
             raise InvalidArgumentError(f"graphs nested more than {MOST_NESTED} deep")
-        nodes = 0
-        for field in self._within(graph):
+        nodes, scope = 0, dict[bytes, bool]()
+        self._scopes.append(scope)
+        by_kind = sorted(self._within(graph), key=lambda each: each.number == _NODE)
+        for field in by_kind:  # nodes are the last
             if field.number == _NODE:
                 nodes += self._node(field, depth, callers)
             elif field.number == _INITIALIZER:
-                name, along = self._tensor(field)
-                if depth == 1 and along:
-                    self._empty[name] = along
+                name, scope[name] = self._tensor(field)
             elif field.number == _SPARSE_INITIALIZER:
                 self._sparse_tensor(field)
-            elif depth == 1 and field.number in (_INPUT, _OUTPUT):
-                names = self.inputs if field.number == _INPUT else self.outputs
-                found = self._texts(field, _PORT_NAME)
-                self.repeated.update(self.outputs.intersection(found))
-                names.update(found)
+            elif field.number in (_INPUT, _OUTPUT):
+                (name,) = self._texts(field, _PORT_NAME)
+                if field.number == _INPUT:
+                    scope.setdefault(name, False)
+                if depth == 1:
+                    self.repeated |= self.outputs & {name}
+                    (self.inputs if field.number == _INPUT else self.outputs).add(name)
+        self._scopes.pop()
         return self._count(nodes)
 
     def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:
-        nodes, self._empty_along = 1, []
+        nodes, self._is_filled = 1, False
         is_main = depth == 1 and not callers
         found = {_DOMAIN: b"", _OP_TYPE: b"", _NODE_OVERLOAD: b""}
         for field in self._within(node):
@@ -261,7 +251,9 @@ class _Check:
         domain, type_, _ = name
         inputs = self._all(node, _READ)
         omits = b"" in inputs
-        self.is_to_be_trimmed |= inputs[-1:] == [b""]
+        computed = self._all(node, _COMPUTED)
+        self.is_to_be_mended |= inputs[-1:] == [b""] or type_ in POSITIVE
+        self.is_to_be_mended |= type_ in NAMED and b"" in computed
         if name in self._functions:
             nodes += self._nodes_of(name, callers)
             taken = self._all(self._functions[name], _FUNCTION_INPUT)
@@ -274,27 +266,29 @@ class _Check:
             self._needs_all |= bool(callers)
             self._check_complete(omits)
         self.depends_on_data |= type_ in _DATA_DEPENDENT
-        place, axes = _NEED_ELEMENTS.get(type_, (len(inputs), _ANY))
+        place, axis = NEED_ELEMENTS.get(type_, (len(inputs), 0))
+        needed = inputs[place] if place < len(inputs) else b""
         # Without an axis, those of none are all different.
-        if place < len(inputs) and (type_ != b"Unique" or self._has_axis(node)):
-            if is_main:
-                self._needing.add((inputs[place], axes))
-            elif type_ not in _CONVOLUTIONS:  # nobody says which it gets
-                self._needing.add((b"", _ANY))
-        if is_main:
-            sources = {*inputs, *self._captured}
-            self._captured.clear()
-            computed = self._all(node, _COMPUTED)
-            self._sources.update(dict.fromkeys(computed, sources))
-            if type_ == b"Constant" and self._empty_along:
-                self._empty.update(dict.fromkeys(computed, self._empty_along))
-        elif not callers:
-            self._captured.update(inputs)
+        if needed and (type_ != b"Unique" or self._has_axis(node)):
+            if is_main and not self._has_elements(needed):
+                self.needed[needed] = min(axis, self.needed.get(needed, axis))
+            elif not self._has_elements(needed):
+                self.doubtful.add(needed)
+        has_elements = type_ == b"Constant" and self._is_filled
+        has_elements |= type_ in _KEEPING and self._has_elements(b"".join(inputs[:1]))
+        self._scopes[-1].update(dict.fromkeys(computed, has_elements))
         if is_main and name == (b"", b"Gather", b""):
             self.tables.update(inputs[:1])
             inputs = inputs[1:]
         self.read.update(inputs)
         return nodes
+
+    def _has_elements(self, name: bytes) -> bool:
+        """Tell whether a tensor surely has elements."""
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return scope[name]
+        return False
 
     def _has_axis(self, node: Field) -> bool:
         return any(
@@ -323,7 +317,7 @@ class _Check:
                 self.may_loop = True
                 nodes += self._graph(field, depth + 1, callers)
             elif field.number in _TENSORS_OF:
-                _, self._empty_along = self._tensor(field)
+                _, self._is_filled = self._tensor(field)
             elif field.number in _SPARSE_TENSORS_OF:
                 self._sparse_tensor(field)
         # ONNX Runtime never comes to the end of such an equation; a function may hand
@@ -339,8 +333,8 @@ class _Check:
             if field.number in (_VALUES, _INDICES):
                 self._tensor(field)
 
-    def _tensor(self, tensor: Field) -> tuple[bytes, list[int]]:
-        """Check a constant; return its name, and the axes along which it is empty."""
+    def _tensor(self, tensor: Field) -> tuple[bytes, bool]:
+        """Check a constant; return its name, and whether it has elements."""
         name, lengths = b"", list[int]()
         for field in self._within(tensor):
             if field.number == _DIMS:
@@ -356,7 +350,7 @@ class _Check:
                     "the graph has weights that are not in it",
                     hint="give them as further inputs of the region",
                 )
-        return name, [axis for axis, length in enumerate(lengths) if not length]
+        return name, 0 not in lengths
 
 
 def _name(domain: bytes, name: bytes, overload: bytes) -> _Name:

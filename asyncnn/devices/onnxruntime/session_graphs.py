@@ -80,8 +80,8 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
         if operand is None:
             raise InvalidArgumentError(f"input {place} of a region is omitted")
         argument = _argument(port, f"input {place}", operand)
-        needed = session.traits.needs_elements.get(port.name, ())
-        if any(0 in argument.shape[first:end] for first, end in needed):
+        axis = session.traits.needs_elements.get(port.name)
+        if axis is not None and 0 in argument.shape[axis:]:
             told = "on which an operator of the graph may end the process"
             raise InvalidArgumentError(f"input {place} has no elements, {told}")
         if operand.value is None:
@@ -90,13 +90,16 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
         else:
             constants.append((argument, np.require(operand.value, None, ["C", "A"])))
     outputs: list[RegionArgument] = []
+    learnt = session.learnt.of(_shapes_of(operands))
     for number, (port, operand) in enumerate(
         zip(session.outputs, operation.outputs, strict=True)
     ):
         if operand.shape is None:
             port.check_type(f"output {number}", operand)
-        else:
-            outputs.append(_argument(port, f"output {number}", operand))
+            continue
+        if learnt and operand.shape == learnt[number] and port.lengths:
+            port = port._replace(lengths=None)  # the graph may say another one
+        outputs.append(_argument(port, f"output {number}", operand))
     return SessionSignature(
         tuple(reads), tuple(inputs), tuple(constants), tuple(outputs)
     )
@@ -127,6 +130,8 @@ class OnnxRegions:
         found: tuple[Shape | None, ...] | None = session.learnt.of(given)
         if found is None:
             found = tuple(port.known_shape for port in session.outputs)
+        if session.learnt.doubts(given):
+            found = (None,) * len(declared)
         shapes = tuple(
             known or shape for known, shape in zip(declared, found, strict=True)
         )
@@ -167,15 +172,15 @@ class _RegionKernel(GraphKernel):
         signature = signature_of(operation, session)
         self.reads = signature.reads
         shapes = _shapes_of(operation.inputs[1:])
-        learnt_for = None if session.learnt.of(shapes) is None else shapes
+        expected_for = None if session.learnt.doubts(shapes) else shapes
         self.is_foreseeable = not session.traits.may_loop
 
         def compiled(threads: int) -> CompiledGraph:
             session = sessions.of(operation, threads)
-            return _SessionGraph(library, session, signature, learnt_for)
+            return _SessionGraph(library, session, signature, expected_for)
 
         super().__init__(
-            compiled, _SessionGraph(library, session, signature, learnt_for)
+            compiled, _SessionGraph(library, session, signature, expected_for)
         )
 
 
@@ -263,8 +268,8 @@ class _SessionCall:
 class _SessionGraph(JobSegment, CompiledGraph):
     """A region on a session, one run at a time.
 
-    The shapes of its outputs may be those that runs have had ``learnt_for`` the shapes
-    of its inputs.
+    The shapes of its outputs may be what is ``expected_for`` the shapes of its inputs,
+    as the graph says or runs have had them; None if there are no others.
     """
 
     def __init__(
@@ -272,10 +277,10 @@ class _SessionGraph(JobSegment, CompiledGraph):
         library: OnnxRuntimeLibrary,
         session: RegionSession,
         signature: SessionSignature,
-        learnt_for: InputShapes | None,
+        expected_for: InputShapes | None,
     ) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
-        self._learnt, self._learnt_for = session.learnt, learnt_for
+        self._learnt, self._expected_for = session.learnt, expected_for
         self._signature = signature
         self._call: _SessionCall | None = _SessionCall(library, session, signature)
         self._options = self._call.options  # there may be a late word to these
@@ -309,9 +314,9 @@ class _SessionGraph(JobSegment, CompiledGraph):
         error = self._library.failure("Run", status)
         if self._flag[0] >= INTERRUPTED:
             return
-        if self._learnt_for is not None and type(error) is GeneralFailureError:
+        if self._expected_for is not None and type(error) is GeneralFailureError:
             # If the reason is another one, the run without a plan fails of it, too.
-            self._learnt.doubt(self._learnt_for)
+            self._learnt.doubt(self._expected_for)
             raise StalePlanError(error.message) from error
         raise error
 

@@ -22,8 +22,8 @@ import numpy as np
 from asyncnn.devices.compiled_graph import Array
 from asyncnn.devices.onnxruntime.graph_rewriting import (
     Weight,
+    mended,
     separated,
-    trimmed,
     with_copies,
     with_inputs,
 )
@@ -150,11 +150,17 @@ class LearntShapes:
             elif len(self._shapes) > _MOST_LEARNT:
                 self._doubted.discard(self._shapes.popitem(last=False)[0])
 
+    def doubts(self, inputs: InputShapes) -> bool:
+        """Tell whether the last run that expected any shapes has failed."""
+        with self._lock:
+            return inputs in self._doubted
+
     def doubt(self, inputs: InputShapes) -> None:
         """Expect nothing until the next run, as one that expected it has failed."""
         with self._lock:
-            if inputs in self._shapes:
-                self._doubted.add(inputs)
+            if len(self._doubted) >= _MOST_LEARNT:
+                self._doubted.clear()
+            self._doubted.add(inputs)
 
 
 class RegionSession:
@@ -233,8 +239,8 @@ def _created(
     """
     data = np.frombuffer(content, np.uint8)
     rest, weights = separated(data.data, _ELEMENT_BYTES)
-    if traits.is_to_be_trimmed:
-        rest = trimmed(rest)
+    if traits.is_to_be_mended:
+        rest = mended(rest, traits.doubtful)
     if traits.handed_on:
         rest = with_copies(rest, traits.handed_on)
     inputs: dict[bytes, Weight] = {}

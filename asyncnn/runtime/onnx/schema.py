@@ -241,12 +241,27 @@ def _inputs(graph: Any) -> tuple[Axes, ...]:
 
 def _axes(info: Any) -> Axes:
     what = f"input {info.name[:80]!r}"
-    if not info.type.HasField("tensor_type"):
-        kind = info.type.WhichOneof("value") or "nothing"
-        raise UnsupportedOperatorError(f"{what} is a {kind}, not a tensor")
-    tensor = info.type.tensor_type
+    tensor = tensor_type_of(info, what)
     dtype = dtype_of(tensor.elem_type, what)
     return Axes(info.name, dtype, tuple(lengths_of(tensor)), tensor.HasField("shape"))
+
+
+def tensor_type_of(info: Any, what: str) -> Any:
+    """Return the type of an input or output that is a tensor.
+
+    :raises UnsupportedOperatorError: if it is something else.
+    """
+    if info.type.HasField("tensor_type"):
+        return info.type.tensor_type
+    kind = (info.type.WhichOneof("value") or "nothing").removesuffix("_type")
+    is_of_maps = info.type.sequence_type.elem_type.HasField("map_type")
+    raise UnsupportedOperatorError(
+        f"{what} is {'an' if kind == 'optional' else 'a'} {kind}"
+        f"{' of maps' * is_of_maps}, not a tensor",
+        hint="sklearn-onnx writes a tensor with the option zipmap=False"
+        if is_of_maps
+        else "",
+    )
 
 
 def lengths_of(tensor: Any) -> Iterator[int | str]:

@@ -44,6 +44,7 @@ from asyncnn.runtime.onnx.schema import (
     lengths_of,
     metadata_of,
     parsed,
+    tensor_type_of,
     tensors_in,
 )
 from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
@@ -109,17 +110,7 @@ def _axes(info: Any) -> Axes:
     :raises UnsupportedOperatorError: if no tensor of a region can be it.
     """
     what = f"{info.name[:80]!r}"
-    if not info.type.HasField("tensor_type"):
-        kind = (info.type.WhichOneof("value") or "nothing").removesuffix("_type")
-        is_of_maps = info.type.sequence_type.elem_type.HasField("map_type")
-        raise UnsupportedOperatorError(
-            f"{what} is {'an' if kind == 'optional' else 'a'} {kind}"
-            f"{' of maps' * is_of_maps}, not a tensor",
-            hint="sklearn-onnx writes a tensor with the option zipmap=False"
-            if is_of_maps
-            else "",
-        )
-    tensor = info.type.tensor_type
+    tensor = tensor_type_of(info, what)
     number = tensor.elem_type
     dtype = BFLOAT16 if number == _BFLOAT16 else dtype_of(number, what)
     return Axes(info.name, dtype, tuple(lengths_of(tensor)), tensor.HasField("shape"))
@@ -241,8 +232,7 @@ def _inferred(
     infer = import_module("onnx.shape_inference").infer_shapes
     for info in model.graph.output:
         info.type.tensor_type.ClearField("shape")
-    if not is_open:
-        del model.graph.value_info[:]
+    del model.graph.value_info[:]
     try:
         # It keeps the elements of what may be a shape, however many there are.
         is_needed = is_open or _has_open(outputs, known)

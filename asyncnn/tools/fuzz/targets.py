@@ -71,8 +71,8 @@ class FuzzTarget(msgspec.Struct, frozen=True):
     """Something that is fed with bytes.
 
     ``corpus`` makes the originals, and ``opened`` what takes bytes, on a device of that
-    name. What it raises of ``answers`` is as it has to be; all else is a finding.
-    ``mutate`` makes others of bytes.
+    name if it ``takes_device``. What it raises of ``answers`` is as it has to be; all
+    else is a finding. ``mutate`` makes others of bytes.
     """
 
     title: str
@@ -80,6 +80,7 @@ class FuzzTarget(msgspec.Struct, frozen=True):
     opened: Callable[[str], AbstractContextManager[Try]]
     answers: tuple[type[Exception], ...] = (AsyncnnError,)
     mutate: Callable[[bytes, Random], bytes] = mutators.damaged
+    takes_device: bool = False
 
 
 def _always(function: Try) -> Callable[[str], AbstractContextManager[Try]]:
@@ -402,6 +403,7 @@ _HTTP = (
 
 
 _OfFiles = partial(FuzzTarget, mutate=mutators.damaged_file)
+_OfEngines = partial(_OfFiles, takes_device=True)
 _OfValues = partial(FuzzTarget, mutate=mutators.damaged_values)
 _REFUSED = (InvalidArgumentError,)
 _RINGS = bytes(range(256)), bytes(range(255, -1, -1))
@@ -417,11 +419,11 @@ TARGETS = {
     "container": _OfFiles(
         "the project's own model files", corpora.containers, _always(_file)
     ),
-    "litert": _OfFiles(
+    "litert": _OfEngines(
         "TFLite files as LiteRT gets them, which then run",
         *(corpora.tflite_files, partial(_regions, "accelerated")),
     ),
-    "onnxruntime": _OfFiles(
+    "onnxruntime": _OfEngines(
         "ONNX files as ONNX Runtime gets them, which then run",
         *(corpora.onnx_files, partial(_regions, "onnxruntime")),
     ),
@@ -457,6 +459,10 @@ TARGETS = {
     ),
     "requests": _OfValues("validation of requests", corpora.requests, _requests),
     "http": FuzzTarget("what is asked of metrics and pages", lambda: _HTTP, _http, ()),
-    "driver": FuzzTarget("a driver behind its socket, by calls", scripts, driven, ()),
+    "driver": FuzzTarget(
+        "a driver behind its socket, by calls",
+        *(scripts, driven, ()),
+        takes_device=True,
+    ),
 }
 """All of them by name."""

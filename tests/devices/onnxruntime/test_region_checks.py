@@ -207,14 +207,6 @@ async def test_constants_without_elements_end_no_process(
     await is_refused(content, "e is read, and has no elements")
 
 
-def test_what_comes_to_many_operators_is_searched_for_once() -> None:
-    names = [f"x{n}" for n in range(20_000)]
-    nodes = [helper.make_node("GRU", [a], [b]) for a, b in pairwise(names)]
-    ends = [("x0", FLOAT, [2])], [(names[-1], FLOAT, [2])]
-    traits = check_graph(memoryview(graph(nodes, *ends)))
-    assert traits.needs_elements == {b"x0": {(0, None)}}
-
-
 WIDE = 1 << 11
 
 
@@ -342,6 +334,7 @@ def looked_up(dtype: Any, use: str) -> bytes:
 
 WEIGHING = """
 import asyncio, re, sys
+from itertools import pairwise
 from pathlib import Path
 import asyncnn
 from tests.devices.onnxruntime.test_region_checks import scaled

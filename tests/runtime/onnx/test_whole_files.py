@@ -168,6 +168,22 @@ class TestAxes:
                 outputs = await prepared.run({"x": x}, timeout=30)
                 np.testing.assert_array_equal(outputs["y"], -x)
 
+    @pytest.mark.parametrize("of_output", [None, (2, 3), ("n", 3), (3, 2)], ids=str)
+    @pytest.mark.parametrize("of_input", [(2, 3), ("n", 3)], ids=str)
+    @pytest.mark.parametrize("wrong", [(3, 2), (6,), ()], ids=str)
+    async def test_inside_that_the_file_has_wrong_count_nothing(
+        self, wrong: Any, of_input: Any, of_output: Any
+    ) -> None:
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        nodes = [node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["y"])]
+        proto = model(nodes, [tensor("x", of_input)], [tensor("y", of_output)])
+        proto.graph.value_info.append(tensor("a", wrong))
+        async with asyncnn.open_device("onnxruntime") as device:
+            prepared = await device.prepare(loaded(proto), timeout=30)
+            for _ in range(2):
+                outputs = await prepared.run({"x": x}, timeout=30)
+                np.testing.assert_array_equal(outputs["y"], -x)
+
     @pytest.mark.parametrize("is_strict", [False, True])
     def test_of_a_repeated_output_are_the_same(self, is_strict: bool) -> None:
         x, *ys = (tensor(name, (2,)) for name in "xyyy")

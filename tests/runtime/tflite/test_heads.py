@@ -10,6 +10,7 @@ from asyncnn.devices.litert.region_file import region_file
 from asyncnn.engine.costs import USUAL
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
+from asyncnn.memory.pages import TAIL_BYTES
 from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import completed
 from asyncnn.tflite import contents as files
@@ -43,11 +44,14 @@ def constants(found: Contents) -> list[Tensor]:
 
 
 def wide_file() -> bytearray:
-    """Return a file of 2 MiB of weights, which lie apart, and a small bias."""
+    """Return a file of 2 MiB of weights, which lie apart, and a small bias.
+
+    Kernels read beyond weights, so that these lie apart only where more follows.
+    """
     weights = const(np.linspace(-1, 1, WIDE[0] * WIDE[1]).reshape(WIDE), np.float32)
     x, y, bias = f32(1, WIDE[1]), f32(1, WIDE[0]), ramp((WIDE[0],))
     operator = Op("FULLY_CONNECTED", [x, weights, bias], [y], "FullyConnectedOptions")
-    return bytearray(write([operator], [x], [y]))
+    return bytearray(write([operator], [x], [y]) + bytes(TAIL_BYTES))
 
 
 def lead(data: bytearray, place: int, to: int) -> None:

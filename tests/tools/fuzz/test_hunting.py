@@ -158,7 +158,11 @@ class TestCommand:
         assert [line.split()[0] for line in listed] == [*TARGETS]
 
     @pytest.mark.parametrize(
-        "words", [["nothing"], ["all", "--input", "x"], ["ring", "--input", "x"]]
+        "words",
+        [
+            *(["nothing"], ["all", "--input", "x"], ["ring", "--input", "x"]),
+            ["driver,tflite", "--device", "reference"],
+        ],
     )
     def test_what_cannot_be_is_refused(
         self, asyncnn_command: Command, words: list[str]
