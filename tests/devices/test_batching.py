@@ -314,6 +314,7 @@ async def test_models_are_batched_only_where_members_are_told_apart(
         prepared = await device.prepare(model)
         (said,) = (await device.statistics()).models
         assert said.batching.startswith(words)
+        assert (await asyncnn.explain(device, model)).batching == said.batching
         del prepared
 
 
