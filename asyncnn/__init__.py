@@ -5,6 +5,7 @@ From the outside in:
 =============  =====================================================================
 ``pipeline``   streams of frames through stages of models
 ``metrics``    numbers of a driver for Prometheus
+``oip``        models for clients of the Open Inference Protocol
 ``web``        middleware for web applications
 ``runtime``    what applications use: `open_device`, `load_model`, arrays
 ``service``    a driver in a process of its own, and the way to it
@@ -133,7 +134,7 @@ else:
             "asyncnn.runtime.signatures": "SignatureRuns",
             "asyncnn.service": "Supervision",
         },
-        "burst devices engine extensions fences fmq hal kernels memory metrics "
+        "burst devices engine extensions fences fmq hal kernels memory metrics oip "
         "pipeline qos runtime service tracing web",
     )
 

@@ -13,9 +13,26 @@ import pytest
 
 PEERS = frozenset(
     {
-        *("ai_edge_litert", "grpc", "httpx", "iceoryx2", "mlperf_loadgen", "onnx"),
+        *(
+            "ai_edge_litert",
+            "grpc",
+            "grpc_health",
+            "grpc_reflection",
+            "httpx",
+            "iceoryx2",
+            "mlperf_loadgen",
+            "onnx",
+        ),
         *("onnxruntime", "opentelemetry", "playwright", "prometheus_client", "pyright"),
-        *("sklearn", "starlette", "uvicorn", "uvloop", "zmq"),
+        *(
+            "schemathesis",
+            "sklearn",
+            "starlette",
+            "tritonclient",
+            "uvicorn",
+            "uvloop",
+            "zmq",
+        ),
     }
 )
 """Packages of the optional dependencies, as they are imported."""

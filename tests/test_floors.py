@@ -42,6 +42,7 @@ FLOORS = {
     "metrics": 6,
     "pipeline": 6,
     "web": 6,
+    "oip": 7,
     "onnx_backend": 7,
     "tools": 7,
     "cli": 8,

@@ -34,6 +34,7 @@ PACKAGES = (
     "asyncnn.kernels",
     "asyncnn.memory",
     "asyncnn.metrics",
+    "asyncnn.oip",
     "asyncnn.pipeline",
     "asyncnn.qos",
     "asyncnn.service",

@@ -116,6 +116,8 @@ def _compare_folder(asked: CompareOptions, peer: "PeerKind") -> None:
     flags += ["--transport", asked.transport, "--seed", str(asked.seed)]
     flags += ["--samples", str(asked.samples), *["--strict"] * asked.strict]
     flags += ["--reference-kernels"] * asked.reference_kernels
+    flags += [f"--input-shape={each}" for each in asked.input_shape or ()]
+    flags += [f"--constant={each}" for each in asked.constant or ()]
     flags += [] if asked.device is None else ["--device", asked.device]
     check_writable(asked.html)
     reports = []

@@ -226,6 +226,8 @@ def _tell(tried: "TriedGraphs", most: int, run: "VectorRuns") -> None:
         command = ["asyncnn", "conformance", "--replay", tried.model]
         command += ["--path", tried.path, "--transport", tried.transport]
         command += ["--socket", run.socket] if run.socket else ["--device", run.device]
+        command += ["--through", _FRAMEWORK] if run.through_framework else []
+        command += [f"--extension={each}" for each in run.extensions]
         typer.echo(f"try it again with: {shlex.join(command)}")
 
 

@@ -1,6 +1,6 @@
 """``asyncnn diff``: which operation makes two runs of a model differ."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import fill
@@ -65,10 +65,8 @@ def diff(asked: DiffOptions) -> None:
     """
     from asyncnn.tools.differing.difference_report import page_of, read_report
 
-    if asked.save is not None and asked.save.suffix != ".npz":
-        raise InvalidArgumentError(
-            f"--save {asked.save} is no .npz file", hint="its models get the name, too"
-        )
+    if asked.save is not None:
+        _check_place(asked.save, (asked.model, asked.against))
     check_writable(asked.html, asked.save)
     if asked.model.suffix == ".json":
         report = read_report(asked.model)
@@ -77,6 +75,23 @@ def diff(asked: DiffOptions) -> None:
     options.write_page(asked.html, lambda: page_of(report, list(_verdict(report))))
     draw = partial(_print, every=asked.every)
     options.show(report, draw, json=asked.json, passed=report.passed)
+
+
+def _check_place(save: Path, models: Sequence[Path | None]) -> None:
+    """Check that what is kept takes no place of what is compared.
+
+    :raises InvalidArgumentError: if it does, or has not the suffix of arrays.
+    """
+    from asyncnn.tools.differing.evidence import model_files
+
+    hint = "its models get the name, too"
+    if save.suffix != ".npz":
+        raise InvalidArgumentError(f"--save {save} is no .npz file", hint=hint)
+    taken = {file.resolve() for file in model_files(save)}
+    for model in models:
+        if model is not None and model.resolve() in taken:
+            words = f"--save {save} would overwrite {model}"
+            raise InvalidArgumentError(words, hint=hint)
 
 
 def _found(asked: DiffOptions) -> "DifferenceReport":

@@ -248,7 +248,8 @@ def _files(models: Sequence[Path]) -> dict[str, Path]:
     for path in models:
         if not call_abandonable(f"looking for {path}", in_one(path.is_file)):
             raise InvalidArgumentError(f"there is no file {path}")
-    return {path.stem: path for path in models}
+    stems = [path.stem for path in models]
+    return {p.stem if stems.count(p.stem) == 1 else str(p): p for p in models}
 
 
 @contextmanager

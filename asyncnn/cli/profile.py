@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,14 +87,11 @@ def _measured(asked: ProfileOptions, path: Path) -> "Profile":
     told = "random" if asked.input_file is None else asked.input_file.name
     order = ProfileOrder(path.name, named, inputs, told, asked.runs)
 
-    def rounds(count: int) -> Iterable[int]:
-        return options.progress(range(count), "runs")
-
     async def run() -> "Profile":
-        async with open_device(
-            asked.device, settings=OWN_PROCESS, extensions=extensions
-        ) as opened:
+        opening = open_device(asked.device, settings=OWN_PROCESS, extensions=extensions)
+        async with opening as opened:
             with telling_open_axes(None if given else named):
+                rounds = partial(options.progress, description="runs")
                 return await measure(opened, order, rounds)
 
     return anyio.run(run)

@@ -1,16 +1,23 @@
 """``asyncnn serve``: the driver as a process of its own."""
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.options import CommandOptions, Natural, Positive
+from asyncnn.cli.options import CommandOptions, Natural, Positive, console
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.logs import Level
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from asyncnn.hal.interfaces import IDevice
+    from asyncnn.oip import OipLimits
+    from asyncnn.runtime.device import Device
 
 
 class ServeOptions(CommandOptions, frozen=True, kw_only=True):
@@ -44,6 +51,15 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     until_eof: End when standard input does: with the process that started this.
     measure: Measure capabilities once for this machine, where they were not: in a
         process of low priority, after 30 s without work, for 20 s at most.
+    oip ADDRESS: Serve models by HTTP there, by the Open Inference Protocol: :8000 for
+        this machine alone, or 0.0.0.0:8000 for all that reach it.
+    grpc ADDRESS: The same by gRPC.
+    model NAME=FILE: Model file for clients of the protocol, by its name, or by
+        NAME:VERSION; repeatable.
+    tls_cert: Certificate of the protocol's ports with its chain, a PEM file.
+    tls_key: Key of the certificate, a PEM file.
+    token_file: File of bearer tokens, one a line, one of which clients of the protocol
+        have to bring.
     """
 
     socket: Path | None = None
@@ -67,6 +83,68 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     record_on_missed_deadline: Path | None = None
     until_eof: bool = False
     measure: bool = True
+    oip: str | None = None
+    grpc: str | None = None
+    model: list[str] | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
+
+
+def check_oip(asked: ServeOptions) -> None:
+    """Check that models have a place, and a place has models.
+
+    :raises InvalidArgumentError: if not.
+    """
+    if asked.model and not (asked.oip or asked.grpc):
+        raise InvalidArgumentError(
+            "--model is for clients of the Open Inference Protocol",
+            hint="say where: --oip :8000, --grpc :8001",
+        )
+    for option in ("oip", "grpc", "tls_cert", "tls_key", "token_file"):
+        if getattr(asked, option) is not None and not asked.model:
+            raise InvalidArgumentError(
+                f"--{option.replace('_', '-')} needs a model to serve",
+                hint="--model NAME=FILE",
+            )
+
+
+@asynccontextmanager
+async def oip_served(
+    asked: ServeOptions, limits: "OipLimits", device: "Device"
+) -> AsyncIterator[None]:
+    """Serve models by the Open Inference Protocol for the block, if any are to be.
+
+    :raises InvalidArgumentError: if a package for that is not installed.
+    :raises AsyncnnError: if a model cannot be loaded, or an address cannot be had.
+    """
+    if not asked.model:
+        yield
+        return
+    try:
+        from asyncnn.oip import NamedFile, Repository, Tokens, listening
+    except ImportError as error:
+        raise InvalidArgumentError(
+            f"the Open Inference Protocol needs packages: {error}",
+            hint="install them with: pip install asyncnn[oip]",
+        ) from error
+    tokens = Tokens.read(asked.token_file)
+    security = listening.Security(asked.tls_cert, asked.tls_key, tokens)
+    repository = Repository(device, map(NamedFile.of, asked.model), limits)
+    async with AsyncExitStack() as stack:
+        stack.callback(repository.close)
+        await repository.load_all()
+        for place, serve, scheme in (
+            (asked.oip, listening.rest_served, "http"),
+            (asked.grpc, listening.rpc_served, "grpc"),
+        ):
+            if place is None:
+                continue
+            serving = serve(repository, listening.Address.of(place), security)
+            where = await stack.enter_async_context(serving)
+            secure = "s" if asked.tls_cert else ""
+            console().print(f"models at {scheme}{secure}://{where}", soft_wrap=True)
+        yield
 
 
 def serve(asked: ServeOptions) -> None:
@@ -92,7 +170,8 @@ def serve(asked: ServeOptions) -> None:
     apart: list[IDevice] = []
     isolated = serving.isolating(asked.device, given, asked.extension or (), apart)
     opened = open_device(asked.device, settings=given, extensions=extensions)
-    limits, user_limits = serving.limits_of(asked.limit or ())
+    limits, user_limits, oip_limits = serving.limits_of(asked.limit or ())
+    check_oip(asked)
     check_writable(asked.record_on_missed_deadline)
     recording = RecordingSettings(
         calls=asked.record,
@@ -117,8 +196,12 @@ def serve(asked: ServeOptions) -> None:
         user_limits=user_limits,
     )
     command = serving.measuring_command(given) if asked.measure else ()
-    measured = partial(serving.measured_when_idle, apart=apart, command=command)
-    ready = serving.published(path, opened, publish, asked.metrics_port, measured)
+    besides: list[Callable[[Device], AbstractAsyncContextManager[None]]] = [
+        partial(oip_served, asked, oip_limits),
+        partial(serving.metrics_served, port=asked.metrics_port),
+        lambda device: serving.measured_when_idle(device.hal, apart, command),
+    ]
+    ready = serving.published(path, opened, publish, besides)
     serve_until_stopped(
         ready, asked.log_level, as_json=asked.log_json, until_eof=asked.until_eof
     )

@@ -7,7 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -23,6 +28,7 @@ from asyncnn.devices.engine_verdicts import environment_of_trials
 from asyncnn.devices.own_devices import own_device
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, has_measured_capabilities
+from asyncnn.oip.admission import OipLimits
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.translation import translates
@@ -39,18 +45,19 @@ _LOOK_S, _END_S = 0.05, 1.0
 
 _KNOWN = [
     f"{limits.__name__}.{name}"
-    for limits in (ServiceLimits, UserLimits)
+    for limits in (ServiceLimits, UserLimits, OipLimits)
     for name in limits.__struct_fields__
 ]
 
 
-def limits_of(options: Iterable[str]) -> tuple[ServiceLimits, UserLimits]:
-    """Return the limits of connections and of users that options ask for.
+def limits_of(options: Iterable[str]) -> tuple[ServiceLimits, UserLimits, OipLimits]:
+    """Return the limits of connections, of users and of the protocol's clients.
 
     :raises InvalidArgumentError: if one names no limit, or has a value that this cannot
         have.
     """
-    given: dict[str, dict[str, str]] = {"ServiceLimits": {}, "UserLimits": {}}
+    kinds = ServiceLimits, UserLimits, OipLimits
+    given: dict[str, dict[str, str]] = {kind.__name__: {} for kind in kinds}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals and name in _KNOWN:
@@ -72,6 +79,7 @@ def limits_of(options: Iterable[str]) -> tuple[ServiceLimits, UserLimits]:
         return (
             msgspec.convert(given["ServiceLimits"], ServiceLimits, strict=False),
             msgspec.convert(given["UserLimits"], UserLimits, strict=False),
+            msgspec.convert(given["OipLimits"], OipLimits, strict=False),
         )
     except msgspec.ValidationError as error:
         raise InvalidArgumentError(f"--limit: {error}") from error
@@ -107,19 +115,17 @@ async def published(
     path: Path,
     opened: AbstractAsyncContextManager[Device],
     publish: Callable[[IDevice], Server],
-    metrics_port: int | None,
-    measured: Callable[[IDevice], AbstractAsyncContextManager[None]],
+    besides: Sequence[Callable[[Device], AbstractAsyncContextManager[object]]],
 ) -> AsyncIterator[None]:
-    """Publish the device that is opened, and its metrics, while it is ``measured``.
+    """Publish the device that is opened, in contexts ``besides`` that begin then.
 
-    :raises AsyncnnError: if the path or the port cannot be had, or metrics cannot.
+    :raises AsyncnnError: if the path cannot be had, or what is besides cannot.
     """
-    async with (
-        opened as device,
-        publish(device.hal),
-        metrics_served(device, metrics_port),
-        measured(device.hal),
-    ):
+    async with AsyncExitStack() as stack:
+        device = await stack.enter_async_context(opened)
+        await stack.enter_async_context(publish(device.hal))
+        for other in besides:
+            await stack.enter_async_context(other(device))
         console().print(f"serving {device.name} at {path}", soft_wrap=True)
         yield
 

@@ -36,8 +36,7 @@ def top(asked: TopOptions) -> None:
     import anyio
 
     from asyncnn.cli.serving import openmetrics
-    from asyncnn.cli.top_changes import statistics_of
-    from asyncnn.cli.top_report import TopReport
+    from asyncnn.cli.top_changes import TopReport, statistics_of
     from asyncnn.cli.top_terminal import watch
     from asyncnn.cli.top_view import print_once
     from asyncnn.service.process import default_socket_path

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from asyncnn.devices.executable import Executable, IModelBatching, Spreading
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
+from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.devices.run import Run
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import Traced
@@ -53,8 +54,8 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.logs import DRIVER, EXECUTION
 from asyncnn.offload import offload_steps
-from asyncnn.pacing import Steps
 from asyncnn.qos import PendingSnapshot, Scheduler, WorkAccounting, calling_client
+from asyncnn.qos.watching import IdleTimer
 from asyncnn.tracing import Layer, Phase, active, span
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,23 @@ _LOW_POWER = 4.0
 _NONE = ErrorStatus.NONE
 
 
+class DeviceParts(NamedTuple):
+    """What a device has from the time that its context is entered."""
+
+    settings: DeviceSettings
+    executions: Scheduler
+    preparations: Scheduler
+    plans: Scheduler
+    new_shapes: NewShapes
+    fenced: FencedExecutions
+    bursts: OpenBursts
+    buffers: Buffers
+    caches: ModelCaches
+    releaser: ModelReleaser
+    sustained: IdleTimer
+    undo_process_wide: Callable[[], None]
+
+
 class InProcessPreparedModel(BasePreparedModel):
     """A program and the scheduler that executes it.
 
@@ -74,40 +92,28 @@ class InProcessPreparedModel(BasePreparedModel):
     the device is idle. ``buffers`` leads to the device-managed buffers.
     """
 
-    def __init__(
-        self,
-        compiled: Compiled,
-        caches: ModelCaches,
-        scheduler: Scheduler,
-        new_shapes: NewShapes,
-        fenced: FencedExecutions,
-        bursts: OpenBursts,
-        buffers: Buffers,
-        settings: DeviceSettings,
-        in_background: Callable[[Steps[None]], None],
-        *,
-        client: int,
-    ) -> None:
+    def __init__(self, compiled: Compiled, device: DeviceParts, client: int) -> None:
         program, preference = compiled.program, compiled.preference
+        settings = device.settings
         factor = _LOW_POWER if preference is ExecutionPreference.LOW_POWER else 1.0
         self._compiled = compiled
-        self._caches = caches
+        self._caches = device.caches
         self._program = program
-        self._scheduler = scheduler
-        self._new_shapes = new_shapes
-        self._fenced = fenced
-        self._bursts = bursts
+        self._scheduler = scheduler = device.executions
+        self._new_shapes = device.new_shapes
+        self._fenced = device.fenced
+        self._bursts = device.bursts
         self._client = client
         self._rules = RequestRules(program.model)
         self._usual: Execution | None = None
-        self.buffers = buffers.of(signature_of(program.model))
+        self.buffers = device.buffers.of(signature_of(program.model))
         self._accounting = WorkAccounting()
         self._executable = Executable(
             program,
             settings.inline_below_us * 1000 * factor,
             compiled.priority,
             self._accounting,
-            new_shapes.cancel,
+            device.new_shapes.cancel,
             refuses_unmeetable_deadlines=settings.refuses_unmeetable_deadlines,
             computing=blas_threads_limited(settings.blas_threads),
         )
@@ -115,7 +121,9 @@ class InProcessPreparedModel(BasePreparedModel):
         if preference is ExecutionPreference.FAST_SINGLE_ANSWER:
             threads = min(settings.most_threads, scheduler.lanes)
             if threads > 1 and program.has_engine:
-                spreading = Spreading(program, threads, in_background)
+                spreading = Spreading(
+                    program, threads, device.releaser.advance_on_thread
+                )
                 self._executable.spreading = spreading
         self._kind: type[Run] = Run
         if compiled.batching is not None and not compiled.batching.why_not:

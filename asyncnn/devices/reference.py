@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary
 
 from asyncnn import __version__, pacing
@@ -25,7 +25,7 @@ from asyncnn.devices.measured_capabilities import (
     measurement_at_opening,
 )
 from asyncnn.devices.preparations import NewShapes, PrepareWork
-from asyncnn.devices.prepared import InProcessPreparedModel
+from asyncnn.devices.prepared import DeviceParts, InProcessPreparedModel
 from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.devices.statistics import (
     ClientStatistics,
@@ -102,7 +102,7 @@ class InProcessDevice(BaseDevice):
     ) -> None:
         self._settings = settings or DeviceSettings()
         self._runtime_only_features = runtime_only_features
-        self._entered: _Entered | None = None
+        self._entered: DeviceParts | None = None
         self._extensions = Extensions(self._settings.extensions)
         self._measured: CapabilityMeasurement | None = None
         self.kernel_capabilities: Capabilities | None = None
@@ -155,7 +155,8 @@ class InProcessDevice(BaseDevice):
         executions = self._new_scheduler("asyncnn-lane", lanes)
         plans = self._new_scheduler("asyncnn-plan", 1)
         shapes = NewShapes(executions, plans)
-        self._entered = _Entered(
+        self._entered = DeviceParts(
+            self._settings,
             executions,
             self._new_scheduler("asyncnn-prepare", 1),
             plans,
@@ -163,6 +164,8 @@ class InProcessDevice(BaseDevice):
             FencedExecutions(
                 executions, shapes, max_waiting=self._settings.max_waiting
             ),
+            self._bursts,
+            self._buffers,
             caches,
             ModelReleaser(),
             IdleTimer(
@@ -391,7 +394,7 @@ class InProcessDevice(BaseDevice):
         scheduler.call_when_idle(settings.idle_after_s, self._release_idle)
         return scheduler
 
-    def _parts(self) -> "_Entered":
+    def _parts(self) -> DeviceParts:
         if self._entered is None:
             raise RuntimeError("enter the device's context first: async with device:")
         return self._entered
@@ -442,18 +445,7 @@ class InProcessDevice(BaseDevice):
             notify(outcome.status, None)
             return
         parts = self._parts()
-        prepared = InProcessPreparedModel(
-            outcome,
-            parts.caches,
-            parts.executions,
-            parts.new_shapes,
-            parts.fenced,
-            self._bursts,
-            self._buffers,
-            self._settings,
-            parts.releaser.advance_on_thread,
-            client=client,
-        )
+        prepared = InProcessPreparedModel(outcome, parts, client)
         self._models[next(self._numbers)] = prepared
         parts.releaser.watch(prepared, outcome.program)
         COMPILATION("prepared", priority=outcome.priority.name)
@@ -465,20 +457,6 @@ class ReferenceDevice(InProcessDevice):
 
     name = "asyncnn-reference"
     unused_settings = FOR_ENGINES
-
-
-class _Entered(NamedTuple):
-    """What a device has from the time that its context is entered."""
-
-    executions: Scheduler
-    preparations: Scheduler
-    plans: Scheduler
-    new_shapes: NewShapes
-    fenced: FencedExecutions
-    caches: ModelCaches
-    releaser: ModelReleaser
-    sustained: IdleTimer
-    undo_process_wide: Callable[[], None]
 
 
 def _described(model: Model) -> dict[str, int]:

@@ -184,8 +184,7 @@ def _agree(declared: Dimensions, inferred: Dimensions) -> bool:
     if len(declared) == len(inferred):
         pairs = zip(declared, inferred, strict=True)
         return all(a == b or not (a and b) for a, b in pairs)
-    known = 0 not in (*declared, *inferred)
-    return not known or math.prod(declared) == math.prod(inferred)
+    return 0 in (*declared, *inferred) or math.prod(declared) == math.prod(inferred)
 
 
 def _translating(region: Region) -> Steps[NamedModel]:
@@ -210,11 +209,8 @@ def _onnx(region: Region) -> Steps[NamedModel]:
             constants[tensor.name] = given
         elif given:
             shapes[tensor.name] = given
-    return (
-        yield from importing_onnx(
-            region.graph, input_shapes=shapes, constants=constants
-        )
-    )
+    importing = importing_onnx(region.graph, input_shapes=shapes, constants=constants)
+    return (yield from importing)
 
 
 def _renamed(

@@ -84,6 +84,8 @@ def samples(
         lacks a tensor.
     """
     with located(file):
+        if not infos:
+            raise InvalidArgumentError(f"the model has no {key} that may be given")
         if ALONE in arrays:
             return [_alone(arrays[ALONE], key, infos)]
         return _numbered(arrays, key, infos)

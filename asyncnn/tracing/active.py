@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,7 +194,7 @@ def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
 
 
 def _merge(path: Path, error: OSError | None) -> None:
-    parts = sorted(path.parent.glob(f"{path.name}.*.part"))
+    parts = sorted(path.parent.glob(f"{escape(path.name)}.[0-9]*.part"))
     if error is not None:
         for part in parts:
             part.unlink(missing_ok=True)

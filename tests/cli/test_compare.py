@@ -237,6 +237,9 @@ def test_of_a_folder_each_file_is_compared_alone(
     ran = asyncnn_command("compare", inner.parent, *options)
     assert ran.status == 0
     assert ran.out.startswith("inner/whole.tflite: agrees, awaited ")
+    ran = asyncnn_command("compare", inner.parent, *options, "--input-shape", "no=1")
+    assert ran.status == 1
+    assert ran.out.startswith("inner/whole.tflite: there is no input 'no'")
 
 
 def test_a_folder_without_files_of_the_runtime_is_refused(

@@ -294,6 +294,16 @@ def test_bad_input_is_one_line(
     assert len(ran.err.strip().splitlines()) == 1
 
 
+def test_models_that_are_compared_are_not_overwritten(
+    asyncnn_command: Command, two: tuple[Path, Path]
+) -> None:
+    before = two[0].read_bytes()
+    ran = asyncnn_command("diff", two[0], "--save", two[0].with_suffix(".npz"))
+    assert ran.status == 2
+    assert f"would overwrite {two[0]}" in ran.err
+    assert two[0].read_bytes() == before
+
+
 def test_other_networks_are_refused(
     asyncnn_command: Command, two: tuple[Path, Path], tmp_path: Path
 ) -> None:

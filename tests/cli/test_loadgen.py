@@ -140,6 +140,15 @@ def test_systems_are_compared(
 ) -> None:
     pytest.importorskip("ai_edge_litert")
     file = tmp_path / "report.json"
+    (twin := tmp_path / model.name).write_bytes(model.read_bytes())
+    ran = asyncnn_command(
+        *("loadgen", "compare", model, twin, "--scenario", "SingleStream"),
+        *("--system", "threadsafe", "--device", "reference", "--json", file),
+        *("--queries", 70, "--passes", 1, "--rounds", 1),
+    )
+    assert ran.status == 0, ran.out + ran.err
+    sections = json.loads(file.read_text())["sections"]
+    assert [each["model"] for each in sections] == [str(model), str(twin)]
     ran = asyncnn_command(
         *("loadgen", "compare", model, "--scenario", "SingleStream,Offline,Server"),
         *("--system", "threadsafe,executor,threads", "--device", "reference"),

@@ -360,6 +360,27 @@ class TestBadInput:
         ran = asyncnn_command("run", chain_model, "--input", file, "--check", file)
         self.refused(ran, "2 input samples")
 
+    @pytest.mark.parametrize("suffix", [".npz", ".npy"])
+    def test_inputs_of_a_model_that_has_but_state(
+        self, asyncnn_command: Command, tmp_path: Path, suffix: str
+    ) -> None:
+        builder, one = asyncnn.ModelBuilder(), np.ones(1, np.float32)
+        count = builder.state("count", OperandType.TENSOR_FLOAT32, (1,))
+        more = [count, builder.constant(one), builder.scalar(0)]
+        operand = Operand(OperandType.TENSOR_FLOAT32, (1,))
+        builder.next_state(count, builder.operation(OperationType.ADD, more, operand))
+        builder.output(builder.operation(OperationType.ADD, more, operand), "next")
+        asyncnn.save(builder.build(), model := tmp_path / "counter.asyncnn")
+        file = tmp_path / f"in{suffix}"
+        if suffix == ".npz":
+            npz(file, input_0=one)
+        else:
+            np.save(file, one)
+        self.refused(
+            asyncnn_command("run", model, "--session", "--input", file),
+            "the model has no input that may be given",
+        )
+
     @pytest.mark.parametrize(
         ("option", "message"),
         [

@@ -133,11 +133,12 @@ def test_a_device_that_is_gone_ends_it_at_once(
     report = tmp_path.with_suffix(".json")
     ran = asyncnn_command(
         *("conformance", "--random", 50, "--device", "reference", "--json", report),
-        *("--path", "sync,async", "--dump", tmp_path),
+        *("--path", "sync,async", "--dump", tmp_path, "--through", "framework"),
     )
     assert ran.status == 1
     assert "it has died" in ran.out
-    assert "try it again with" in ran.out
+    (again,) = re.findall("try it again with: (.*)", ran.out)
+    assert again.endswith("--device reference --through framework")
     assert "not tried [async, inprocess]: it cannot be opened" in ran.out
     (tried,) = json.loads(report.read_bytes())
     assert "it has died" in tried["problem"]

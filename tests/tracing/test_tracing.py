@@ -82,8 +82,11 @@ def test_spans_of_many_threads_all_arrive() -> None:
     assert set(Counter(span.thread for span in spans).values()) == {count}
 
 
-def test_a_trace_has_groups_on_rows_and_other_spans_on_threads(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
+@pytest.mark.parametrize("name", ["trace.json", "trace[1]*.json"])
+def test_a_trace_has_groups_on_rows_and_other_spans_on_threads(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
     with recording(path, "application") as recorder:
         group = recorder.new_group()
         recorder.add("queue", Layer.DRIVER, Phase.EXECUTION, 3000, 5000, group)

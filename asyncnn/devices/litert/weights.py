@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".weights"
 _KEY = re.compile(r"[0-9a-f]{16,64}")
+_OWN = re.compile(rf"\.?{_KEY.pattern}[-0-9a-f]*{re.escape(SUFFIX)}(-[0-9a-f]{{16}})?")
+"""Names of files and drafts. Others in the folder, such as Darknet's, stay there."""
 _KEY_BYTES, _SUM_BYTES = 24, 16
 _SUMMED_WORDS = 512
 _VERSION_BYTES = 8
@@ -272,7 +274,9 @@ def make_room(folder: Path, most_bytes: int, besides: Path) -> None:
     :raises OSError: if the folder cannot be listed.
     """
     found = []
-    for path in folder.glob(f"*{SUFFIX}*"):  # unfinished ones too: a writer has died
+    for path in folder.iterdir():
+        if not _OWN.fullmatch(path.name):  # drafts have it: a writer may have died
+            continue
         with contextlib.suppress(OSError):
             status = path.lstat()
             found.append((path != besides, -status.st_mtime_ns, status.st_size, path))

@@ -1,6 +1,6 @@
 """QUANTIZED_LSTM and QUANTIZED_16BIT_LSTM: 8-bit data, 16-bit gates and states.
 
-QUANTIZED_LSTM computes what `lstm_cell` says, activation always tanh, in the very
+QUANTIZED_LSTM computes what `lstm` says, activation always tanh, in the very
 roundings of TensorFlow Lite's integer LSTM, for which such models are trained. Where
 that and the HAL's reference device differ from the HAL's description, or from each
 other:

@@ -14,7 +14,7 @@ import numpy as np
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Inputs, Outputs, Prepare, PreparedKernel, stateless
-from asyncnn.kernels.recurrent.lstm_cell import Activation, read_activation
+from asyncnn.kernels.recurrent.lstm import Activation, read_activation
 from asyncnn.kernels.recurrent.unroll import (
     Auxiliary,
     Direction,

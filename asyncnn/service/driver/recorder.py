@@ -236,7 +236,9 @@ class ClientRecorder:
         model = replace(model, preference=preference, priority=priority)
         kept = self._recorder.keep(BlobKind.MODEL, model)
         self._models[message.prepared] = kept, None
-        return self._begin(CallKind.PREPARE, subject=kept, deadline=message.deadline)
+        return self._begin(
+            CallKind.PREPARE, subject=kept, limits=(message.deadline, None, None)
+        )
 
     def prepared(self, number: int, route: Route | None) -> None:
         """Note how executions of a model usually go."""
@@ -302,9 +304,7 @@ class ClientRecorder:
             number=order.execution,
             subject=kept,
             details=details,
-            deadline=order.deadline,
-            loop_timeout=order.loop_timeout,
-            duration=duration,
+            limits=(order.deadline, order.loop_timeout, duration),
         )
         return self._marked(call, inputs)
 
@@ -418,11 +418,10 @@ class ClientRecorder:
         *,
         subject: NotedBlob | None = None,
         details: CallDetails | None = None,
-        deadline: int | None = None,
-        loop_timeout: int | None = None,
-        duration: int | None = None,
+        limits: Sequence[int | None] = (None, None, None),
     ) -> bytes:
-        noted = 0
+        """Return what is noted of a call with a deadline, and two durations."""
+        noted, (deadline, *durations) = 0, limits
         if details is not None and details != _NO_DETAILS:
             noted = self._recorder.keep(BlobKind.DETAILS, details).number
         return TEMPLATE.pack(
@@ -433,8 +432,7 @@ class ClientRecorder:
             0 if subject is None else subject.number,
             noted,
             until(deadline),
-            none_or(loop_timeout),
-            none_or(duration),
+            *map(none_or, durations),
         )
 
 

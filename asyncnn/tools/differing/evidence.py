@@ -32,6 +32,11 @@ class Evidence(msgspec.Struct, frozen=True):
     repeats: bool | None
 
 
+def model_files(path: Path) -> tuple[Path, Path]:
+    """Return where the models of an operation go whose inputs go to ``path``."""
+    return path.with_suffix(SUFFIX), path.with_suffix(f".against{SUFFIX}")
+
+
 async def keep(
     entry: PlacedOperation, path: Path, between: Sequence[str], options: Sequence[str]
 ) -> Evidence:
@@ -50,12 +55,11 @@ async def keep(
     twin = _twin(level, position, extract)
     feed = {index: level.value(index, sample) for index in extract.inputs}
     _write(path, level, extract, feed, sample)
-    model = path.with_suffix(SUFFIX)
+    model, other = model_files(path)
     save(compacted(extract.named), model)
     against = ""
     files = [str(model)]
     if twin is not None and not level.pairing.is_same:
-        other = path.with_suffix(f".against{SUFFIX}")
         save(compacted(twin.named), other)
         against = str(other)
         files.append(against)

@@ -167,10 +167,9 @@ class Neighbour:
     def __init__(self, path: str) -> None:
         self._peer = BarePeer(path)
         self._number = 0
-        file = os.memfd_create("fuzz", os.MFD_ALLOW_SEALING)
+        self._file = file = os.memfd_create("fuzz", os.MFD_ALLOW_SEALING)
         os.truncate(file, 48)
         seal(file, FIXED_SIZE)
-        self._file = file
         info = wire.PoolInfo(1, "ashmem", 48, (), 1)
         self._peer.send(wire.AnnouncePools((info,)), [file])
         message = wire.PrepareModel(1, sum_model(), (), 1, 1, None)
@@ -187,9 +186,7 @@ class Neighbour:
         self._number += 1
         x = np.arange(8, dtype=np.float32) + self._number % 100
         os.pwrite(self._file, x.tobytes() + bytes(16), 0)
-        places = [
-            RequestArgument(False, DataLocation(0, 16 * each, 16)) for each in range(3)
-        ]
+        places = [RequestArgument(False, DataLocation(0, at, 16)) for at in (0, 16, 32)]
         inputs, outputs = tuple(places[:2]), tuple(places[2:])
         order = wire.Execute(self._number, 1, inputs, outputs, (1,), 0, None, None)
         self._peer.ask(order, (wire.Executed, self._number))

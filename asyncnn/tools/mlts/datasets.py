@@ -7,7 +7,7 @@ says what such a model has to give, so it is held beside LiteRT's reference kern
 """
 
 import csv
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -137,20 +137,16 @@ def _image(path: Path, info: TensorInfo) -> Array:
 def _librispeech(folder: Path, info: TensorInfo, file: Path) -> dict[str, Array]:
     """Take utterances in frames of as many samples as the model takes."""
     width = _width(info)
-    utterances = []
-    for path in _found(folder, "*.trans.txt", deep=True):
-        for line in path.read_text().splitlines():
-            sound = path.with_name(f"{line.split(' ')[0]}.flac")
-            samples = _samples(sound)
-            frames = [*samples[: len(samples) // width * width].reshape(-1, width)]
-            if frames:
-                utterances.append(frames[:MOST_FRAMES])
-            if len(utterances) == MOST_UTTERANCES:
-                break
-        if len(utterances) == MOST_UTTERANCES:
-            break
+
+    def utterances() -> Iterator[Sequence[Array]]:
+        for path in _found(folder, "*.trans.txt", deep=True):
+            for line in path.read_text().splitlines():
+                samples = _samples(path.with_name(f"{line.split(' ')[0]}.flac"))
+                whole = samples[: len(samples) // width * width]
+                yield [*whole.reshape(-1, width)]
+
     hint = "it needs SPEAKER-CHAPTER.trans.txt beside SPEAKER-CHAPTER-NUMBER.flac"
-    return _sequences(folder, hint, utterances, info, file, "phone-error-rate")
+    return _sequences(folder, hint, utterances(), info, file, "phone-error-rate")
 
 
 def _samples(path: Path) -> Array:
@@ -171,18 +167,19 @@ def _samples(path: Path) -> Array:
 def _cmu_arctic(folder: Path, info: TensorInfo, file: Path) -> dict[str, Array]:
     """Take the phones of utterances as features of frames."""
     width = _width(info)
-    utterances = []
-    for path in _found(folder, "txt.done.data", deep=True):
-        for line in path.read_text().splitlines():
-            words = line.split(maxsplit=2)
-            if len(words) < 3 or words[0] != "(":
-                raise InvalidArgumentError(f'{path} has {line!r}, not ( NAME "TEXT" )')
-            phones = _phones(path.parents[1] / "lab" / f"{words[1]}.lab")
-            utterances.append(list(islice(_features(phones, width), MOST_FRAMES)))
-            if len(utterances) == MOST_UTTERANCES:
-                break
+
+    def utterances() -> Iterator[Sequence[Array]]:
+        for path in _found(folder, "txt.done.data", deep=True):
+            for line in path.read_text().splitlines():
+                words = line.split(maxsplit=2)
+                if len(words) < 3 or words[0] != "(":
+                    what = f'{path} has {line!r}, not ( NAME "TEXT" )'
+                    raise InvalidArgumentError(what)
+                phones = _phones(path.parents[1] / "lab" / f"{words[1]}.lab")
+                yield list(islice(_features(phones, width), MOST_FRAMES))
+
     hint = "it needs etc/txt.done.data and lab/NAME.lab of each line there"
-    return _sequences(folder, hint, utterances, info, file, "mel-cep-log-f0")
+    return _sequences(folder, hint, utterances(), info, file, "mel-cep-log-f0")
 
 
 def _phones(path: Path) -> list[tuple[float, str]]:
@@ -239,12 +236,14 @@ def _features(phones: Sequence[tuple[float, str]], width: int) -> Iterator[Array
 def _sequences(
     folder: Path,
     hint: str,
-    utterances: Sequence[Sequence[Array]],
+    spoken: Iterable[Sequence[Array]],
     info: TensorInfo,
     file: Path,
     evaluator: str,
 ) -> dict[str, Array]:
     """Return the steps of utterances, and what LiteRT's kernels give for them."""
+    filled = (steps[:MOST_FRAMES] for steps in spoken if len(steps))
+    utterances = list(islice(filled, MOST_UTTERANCES))
     if not utterances:
         raise InvalidArgumentError(f"{folder} has no utterance", hint=hint)
     arrays: dict[str, Array] = {

@@ -47,8 +47,8 @@ _WARM_UPS = 3
 _PART_ROUNDS = 15
 _CALIBRATING = 2000
 
-Rounds: TypeAlias = Callable[[int], Iterable[int]]
-"""Shows the progress of so many rounds."""
+Rounds: TypeAlias = Callable[[Sequence[int]], Iterable[int]]
+"""Iterates over rounds, and shows that."""
 
 
 class ProfileOrder(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class Look(Observer):
 
 
 async def measure(
-    device: Device, order: ProfileOrder, rounds: Rounds = range
+    device: Device, order: ProfileOrder, rounds: Rounds = iter
 ) -> Profile:
     """Prepare a model on ``device``, run it, and return where the time has gone.
 
@@ -137,7 +137,7 @@ async def measure(
     plain_ns: list[int] = []
     due_s = time.monotonic() + LONGEST_S
     observer = Observer()
-    for number in rounds(order.runs or USUAL_RUNS):
+    for number in rounds(range(order.runs or USUAL_RUNS)):
         plain_ns.append(await runs.plain())
         executions = await runs.observed(observer)
         line = Timeline.of(*runs.last, executions, cost)

@@ -282,10 +282,12 @@ def test_the_least_recently_used_make_room(c_api: Engine, folder: Path) -> None:
             os.utime(file, (moment, moment))
     pack(keys[1], 2**30)  # it is used: its time is now
     (draft := folder / f".{keys[0]}.weights-0123456789abcdef").write_bytes(b"x")
-    os.utime(draft, (1, 1))
+    (others := folder / "yolov3.weights").write_bytes(bytes(4 * size))
+    for file in (draft, others):
+        os.utime(file, (1, 1))
     pack(keys[3], 3 * size)
     kept = {file.name[:16] for file in folder.iterdir()}
-    assert kept == {keys[0], keys[1], keys[3]}
+    assert kept == {keys[0], keys[1], keys[3], others.name}
 
 
 def test_mapped_weights_outlive_their_file(

@@ -1,5 +1,6 @@
 """Data sets as they are published are read, from tiny folders of the same layout."""
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from PIL import Image
 
 import asyncnn
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.tools.mlts.datasets import Published
+from asyncnn.tools.mlts.datasets import MOST_UTTERANCES, Published
 from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.reference_models import speech_recognition, speech_synthesis
 from tests.cli.conftest import Ran, asyncnn_command
@@ -153,6 +154,17 @@ def test_frames_of_sound_are_its_samples(librispeech: Path, tmp_path: Path) -> N
     np.testing.assert_allclose(
         found["input_0"][0], 0.5 * np.sin(times * 2000), atol=1e-3
     )
+
+
+def test_few_utterances_are_taken_however_many_voices_there_are(
+    cmu_arctic: Path, tmp_path: Path
+) -> None:
+    (voice,) = cmu_arctic.glob("cmu_us_*")
+    for name in ("cmu_us_clb_arctic", "cmu_us_rms_arctic"):
+        shutil.copytree(voice, cmu_arctic / name)
+    model = written(tmp_path, speech_synthesis(cells=8))
+    found = arrays_of("cmu-arctic", cmu_arctic, model)
+    assert len(found["sequences"]) == MOST_UTTERANCES
 
 
 def test_features_tell_the_phones_around(cmu_arctic: Path, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.conformance.random_graphs.artist import Artist
 from asyncnn.tools.conformance.random_graphs.families import (
     branches,
-    images,
     moving,
     pointwise,
     reducing,
@@ -67,7 +66,6 @@ BUILDERS: dict[OperationType, Builder] = {
     **pointwise.BUILDERS,
     **moving.BUILDERS,
     **reducing.BUILDERS,
-    **images.BUILDERS,
     **windows.BUILDERS,
     **branches.builders(_fill),
 }

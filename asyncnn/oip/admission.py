@@ -1,0 +1,211 @@
+"""What is let in: limits, tokens, parameters of requests; and codes of errors."""
+
+import hmac
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    ResourceExhaustedPersistentError,
+    too_many,
+)
+from asyncnn.hal.types import ErrorStatus, Priority
+
+
+class OipLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What clients of the Open Inference Protocol may have.
+
+    ``max_requests`` and ``max_bytes`` are of all requests under way, on both ports;
+    more are refused, not queued. ``max_sequences`` are open at a time, and one that is
+    idle for ``sequence_idle_s`` seconds ends.
+    """
+
+    max_requests: int = 256
+    max_request_bytes: int = 64 << 20
+    max_bytes: int = 512 << 20
+    max_sequences: int = 256
+    sequence_idle_s: float = 60.0
+    max_regions: int = 256
+
+
+class UnknownNameError(InvalidArgumentError):
+    """A request names a model, version or region that is not there."""
+
+
+class UnauthorizedError(InvalidArgumentError):
+    """A request brings no token that is known."""
+
+
+class TooLargeError(ResourceExhaustedPersistentError):
+    """A request has more bytes than any may have."""
+
+
+class Codes(NamedTuple):
+    """How an error is told: the status of HTTP, and the name of gRPC's."""
+
+    http: int
+    grpc: str
+
+
+_BY_CLASS = {
+    UnknownNameError: Codes(404, "NOT_FOUND"),
+    UnauthorizedError: Codes(401, "UNAUTHENTICATED"),
+    TooLargeError: Codes(413, "RESOURCE_EXHAUSTED"),
+}
+_INTERNAL = Codes(500, "INTERNAL")
+_BY_STATUS = {
+    ErrorStatus.DEVICE_UNAVAILABLE: Codes(503, "UNAVAILABLE"),
+    ErrorStatus.INVALID_ARGUMENT: Codes(400, "INVALID_ARGUMENT"),
+    ErrorStatus.MISSED_DEADLINE_TRANSIENT: Codes(504, "DEADLINE_EXCEEDED"),
+    ErrorStatus.MISSED_DEADLINE_PERSISTENT: Codes(504, "DEADLINE_EXCEEDED"),
+    ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT: Codes(429, "RESOURCE_EXHAUSTED"),
+    ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT: Codes(507, "RESOURCE_EXHAUSTED"),
+}
+
+
+def codes_of(error: AsyncnnError) -> Codes:
+    """Return how an error is told; GENERAL_FAILURE is an internal error."""
+    own = _BY_CLASS.get(type(error))
+    return own or _BY_STATUS.get(error.status, _INTERNAL)
+
+
+class Admission:
+    """Counts what is under way, and refuses what would be too much."""
+
+    def __init__(self, limits: OipLimits) -> None:
+        self.limits = limits
+        self.requests = self.bytes = 0
+
+    def enter(self, size: int) -> None:
+        """Let a request of so many bytes in, until `leave`.
+
+        :raises TooLargeError: if none may have so many.
+        :raises ResourceExhaustedTransientError: if too much is under way.
+        """
+        limits = self.limits
+        if size > limits.max_request_bytes:
+            raise TooLargeError(
+                f"the request has {size} bytes, and OipLimits.max_request_bytes is "
+                f"{limits.max_request_bytes}"
+            )
+        if self.requests >= limits.max_requests:
+            most = limits.max_requests
+            raise too_many("requests under way", "OipLimits.max_requests", most)
+        if self.bytes + size > limits.max_bytes:
+            most = limits.max_bytes
+            raise too_many("bytes under way", "OipLimits.max_bytes", most)
+        self.requests += 1
+        self.bytes += size
+
+    def leave(self, size: int) -> None:
+        """Give back what `enter` took."""
+        self.requests -= 1
+        self.bytes -= size
+
+
+class Tokens:
+    """Bearer tokens, one of which a request has to bring; none if all are let in."""
+
+    def __init__(self, tokens: tuple[bytes, ...] = ()) -> None:
+        self._tokens = tokens
+
+    @classmethod
+    def read(cls, path: Path | None) -> "Tokens":
+        """Return those of a file, one a line; lines that begin with # are none.
+
+        :raises InvalidArgumentError: if it has none.
+        :raises OSError: if it cannot be read.
+        """
+        if path is None:
+            return cls()
+        lines = map(bytes.strip, path.read_bytes().splitlines())
+        tokens = tuple(line for line in lines if line and not line.startswith(b"#"))
+        if not tokens:
+            raise InvalidArgumentError(f"{path} has no token", hint="write one a line")
+        return cls(tokens)
+
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
+    def check(self, authorization: bytes) -> None:
+        """Check the header of a request; it takes as long whichever token it has.
+
+        :raises UnauthorizedError: if it has none of these.
+        """
+        scheme, _, token = authorization.partition(b" ")
+        matches = [hmac.compare_digest(token.strip(), each) for each in self._tokens]
+        if scheme.lower() != b"bearer" or not any(matches):
+            raise UnauthorizedError(
+                "the request has no token that is known",
+                hint="send the header 'Authorization: Bearer TOKEN'",
+            )
+
+
+class AskedRun(NamedTuple):
+    """How a request is to be run: ``timeout`` in seconds, ``sequence`` by its id."""
+
+    priority: Priority = Priority.MEDIUM
+    timeout: float | None = None
+    sequence: int | str = 0
+    starts: bool = False
+    ends: bool = False
+
+
+AS_USUAL = AskedRun()
+
+_PRIORITIES: Mapping[int | str, Priority] = {
+    **dict(enumerate((Priority.MEDIUM, Priority.HIGH, Priority.MEDIUM, Priority.LOW))),
+    **{each.name: each for each in Priority},
+}
+"""By the protocol's numbers, of which 1 is the highest and 0 leaves it open."""
+
+
+def asked_run(parameters: Mapping[str, Any], left: float | None = None) -> AskedRun:
+    """Return what parameters of a request ask for; those of others are ignored.
+
+    :param left: seconds until the client gives up, if it has said so.
+    :raises InvalidArgumentError: if one has a value that it cannot have.
+    """
+    given = parameters.get("priority", 0)
+    priority = None
+    if isinstance(given, int | str) and not isinstance(given, bool):
+        key = given.upper() if isinstance(given, str) else given
+        priority = _PRIORITIES.get(key)
+    if priority is None:
+        raise _no_value("priority", given, "1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
+    timeout_us = parameters.get("timeout", 0)
+    if type(timeout_us) not in (int, float) or not 0 <= timeout_us < math.inf:
+        raise _no_value("timeout", timeout_us, "microseconds")
+    sequence = parameters.get("sequence_id", 0)
+    if type(sequence) not in (int, str):
+        raise _no_value("sequence_id", sequence, "a number or a text")
+    flags = [parameters.get(f"sequence_{name}", False) for name in ("start", "end")]
+    if not all(isinstance(flag, bool) for flag in flags):
+        raise _no_value("sequence_start or sequence_end", flags, "true or false")
+    if timeout_us:
+        seconds = timeout_us / 1e6
+        left = seconds if left is None else min(left, seconds)
+    return AskedRun(priority, left, sequence, *flags)
+
+
+def refuse_parameters(parameters: Mapping[str, Any]) -> None:
+    """Check that a model is to be loaded as it is.
+
+    :raises InvalidArgumentError: if it is to have another configuration or files.
+    """
+    if parameters:
+        raise InvalidArgumentError(
+            f"models cannot be loaded with {', '.join(parameters)}"[:200],
+            hint="their files are those that the server was started with",
+        )
+
+
+def _no_value(name: str, value: object, take: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the parameter {name} is {value!r}"[:200], hint=f"it is {take}"
+    )

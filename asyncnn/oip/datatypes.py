@@ -1,0 +1,125 @@
+"""The protocol's names for dtypes, and arrays from and to what requests carry.
+
+Tensors are little-endian bytes, JSON numbers, or fields of gRPC messages.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.model import TensorInfo
+
+DATATYPES: Mapping[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    **{f"UINT{bits}": np.dtype(f"<u{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"INT{bits}": np.dtype(f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)},
+}
+"""The dtype of each datatype that models here may have."""
+
+_NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+_KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "iuf"}
+"""Kinds of numbers in JSON that may stand for elements of a kind."""
+
+
+def datatype_of(info: TensorInfo) -> str:
+    """Return what the protocol calls the dtype of an input or output.
+
+    :raises InvalidArgumentError: if it has no name for it.
+    """
+    try:
+        return _NAMES[info.dtype]
+    except KeyError:
+        raise InvalidArgumentError(
+            f"{info}: the Open Inference Protocol has no such datatype"
+        ) from None
+
+
+def declared(
+    infos: Mapping[str, TensorInfo], name: str, datatype: str, shape: Sequence[int]
+) -> tuple[np.dtype[Any], int]:
+    """Return the dtype and the number of elements of an input that a request has.
+
+    That the shape is the model's is for the run to check.
+
+    :raises InvalidArgumentError: if the model has no such input, or another datatype,
+        or a length is negative.
+    """
+    info = infos.get(name)
+    if info is None:
+        raise InvalidArgumentError(
+            f"there is no input {name!r}", hint=f"known: {', '.join(infos)}"
+        )
+    dtype = DATATYPES.get(datatype)
+    if dtype is None or dtype != info.dtype:
+        raise InvalidArgumentError(
+            f"input {name!r} is given as {datatype or 'no datatype'}",
+            hint=f"the model takes {datatype_of(info)}",
+        )
+    if len(shape) > 32 or min(shape, default=0) < 0:  # NumPy has up to 64 axes
+        raise InvalidArgumentError(f"input {name!r} cannot have shape {[*shape]}")
+    return dtype, math.prod(shape)
+
+
+def from_bytes(
+    name: str, dtype: np.dtype[Any], shape: Sequence[int], data: bytes | memoryview
+) -> Array:
+    """Return the array that bytes are, which it keeps; a copy if they are unaligned.
+
+    :raises InvalidArgumentError: if they are more or less than its shape has.
+    """
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(data) != wanted:
+        raise InvalidArgumentError(
+            f"input {name!r} of shape {[*shape]} has {len(data)} bytes, not {wanted}"
+        )
+    array: Array = np.frombuffer(data, dtype).reshape(shape)
+    # Any other byte of a truth value would be one that is neither true nor false.
+    if dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+        raise InvalidArgumentError(f"input {name!r} has bytes other than 0 and 1")
+    return array if array.flags.aligned else array.copy()
+
+
+def from_numbers(
+    name: str, dtype: np.dtype[Any], shape: Sequence[int], data: object
+) -> Array:
+    """Return an array of numbers in lists, flat or nested as the shape is.
+
+    :raises InvalidArgumentError: if there are more or less than its shape has, or one
+        cannot be an element.
+    """
+    if data is None:
+        raise InvalidArgumentError(f"input {name!r} has no data")
+    try:
+        found = np.array(data)
+    except (ValueError, OverflowError):
+        found = np.empty((), object)
+    wanted = math.prod(shape)
+    if found.size == wanted == 0:
+        return np.empty(shape, dtype)
+    if found.dtype.kind not in _KINDS[dtype.kind]:
+        raise InvalidArgumentError(
+            f"the data of input {name!r} are no numbers for {_NAMES[dtype]}",
+            hint="give one list, or lists of lists of equal lengths",
+        )
+    if found.size != wanted or found.ndim not in (1, len(shape)):
+        raise InvalidArgumentError(
+            f"input {name!r} of shape {[*shape]} has {found.size} elements in data of "
+            f"shape {[*found.shape]}"
+        )
+    if found.ndim == len(shape) and found.shape != tuple(shape):
+        raise InvalidArgumentError(
+            f"input {name!r} has data of shape {[*found.shape]}, not {[*shape]}"
+        )
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if found.min() < limits.min or found.max() > limits.max:
+            raise InvalidArgumentError(
+                f"input {name!r} has numbers beyond those of {_NAMES[dtype]}"
+            )
+    with np.errstate(over="ignore"):  # what is too large is infinite
+        return found.astype(dtype).reshape(shape)

@@ -1,0 +1,154 @@
+"""Listens for clients of the protocol, for as long as a context lasts."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc  # type: ignore[import-untyped]
+import uvicorn
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.memory.pages import os_errors
+from asyncnn.oip.admission import Tokens
+from asyncnn.oip.openapi import openapi_document
+from asyncnn.oip.repository import Repository
+from asyncnn.oip.rest import rest_application
+from asyncnn.oip.rpc import rpc_server
+
+CLOSING_S = 5
+"""Seconds that requests under way have to end once a server is to stop."""
+
+
+class Address(NamedTuple):
+    """Where to listen; port 0 is any that is free."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str) -> "Address":
+        """Return what ``HOST:PORT`` stands for; ``:PORT`` is of this machine alone.
+
+        :raises InvalidArgumentError: if it is none.
+        """
+        host, _, port = text.rpartition(":")
+        if not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+            raise InvalidArgumentError(
+                f"{text!r} is no address", hint="write it as :8000 or 0.0.0.0:8000"
+            )
+        return cls(host.strip("[]") or "127.0.0.1", int(port))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Security(NamedTuple):
+    """Files of a certificate with its chain, and its key; and the tokens to ask for."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+    tokens: Tokens = Tokens()
+
+    def check(self) -> None:
+        """Check that both files are there, or none.
+
+        :raises InvalidArgumentError: if there is one alone.
+        """
+        if (self.certificate is None) != (self.key is None):
+            raise InvalidArgumentError(
+                "TLS needs a certificate and its key", hint="--tls-cert and --tls-key"
+            )
+
+
+OPEN = Security()
+
+
+class _Server(uvicorn.Server):
+    """Tells when it has begun, and leaves signals to the process that it is part of."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_begun = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.has_begun.set()
+
+
+@asynccontextmanager
+async def rest_served(
+    repository: Repository, address: Address, security: Security = OPEN
+) -> AsyncIterator[Address]:
+    """Serve the models of a repository by HTTP; yield where.
+
+    :raises InvalidArgumentError: if TLS cannot be had from the files.
+    :raises GeneralFailureError: if the address is taken, or none of this machine.
+    """
+    security.check()
+    tokens = security.tokens
+    config = uvicorn.Config(
+        rest_application(repository, tokens, openapi_document(has_tokens=bool(tokens))),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ssl_certfile=security.certificate,
+        ssl_keyfile=security.key,
+        timeout_graceful_shutdown=CLOSING_S,
+    )
+    with os_errors(f"TLS by {security.certificate} and {security.key}"):
+        config.load()
+    with closing(_bound(address)) as listener:
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve([listener]))
+        begun = asyncio.create_task(server.has_begun.wait())
+        try:
+            await asyncio.wait([serving, begun], return_when=asyncio.FIRST_COMPLETED)
+            yield Address(address.host, listener.getsockname()[1])
+        finally:
+            begun.cancel()
+            server.should_exit = True
+            await serving
+
+
+@asynccontextmanager
+async def rpc_served(
+    repository: Repository, address: Address, security: Security = OPEN
+) -> AsyncIterator[Address]:
+    """Serve the models of a repository by gRPC; yield where.
+
+    :raises InvalidArgumentError: if TLS cannot be had from the files.
+    :raises GeneralFailureError: if the address is taken, or none of this machine.
+    """
+    security.check()
+    server, health = await rpc_server(repository, security.tokens)
+    with os_errors(f"listening at {address}"):
+        try:
+            if security.certificate is None or security.key is None:
+                port = server.add_insecure_port(str(address))
+            else:
+                pair = security.key.read_bytes(), security.certificate.read_bytes()
+                credentials = grpc.ssl_server_credentials((pair,))
+                port = server.add_secure_port(str(address), credentials)
+        except RuntimeError as error:
+            raise OSError(str(error)) from None
+    await server.start()
+    try:
+        yield Address(address.host, port)
+    finally:
+        await health.enter_graceful_shutdown()
+        await server.stop(CLOSING_S)
+
+
+def _bound(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with os_errors(f"listening at {address}"):
+        return socket.create_server(address, family=family)

@@ -1,0 +1,346 @@
+"""Models by name and version: loaded, prepared, run for requests, and counted."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from asyncnn.deadlines import deadline_after, seconds_until
+from asyncnn.execution import Outputs
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+)
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import DeviceStatus, Priority
+from asyncnn.oip.admission import (
+    AS_USUAL,
+    Admission,
+    AskedRun,
+    OipLimits,
+    UnknownNameError,
+)
+from asyncnn.oip.datatypes import datatype_of
+from asyncnn.oip.sequences import Sequences
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.model_file import load_model
+from asyncnn.runtime.prepared import PreparedModel
+
+
+class NamedFile(NamedTuple):
+    """A model file with the name and the version that clients know it by."""
+
+    name: str
+    version: str
+    path: Path
+
+    @classmethod
+    def of(cls, option: str) -> "NamedFile":
+        """Return what ``NAME=FILE`` or ``NAME:VERSION=FILE`` stands for.
+
+        :raises InvalidArgumentError: if it has no name or no file.
+        """
+        name, _, path = option.partition("=")
+        name, _, version = name.partition(":")
+        if not (name and path) or "/" in name:
+            raise InvalidArgumentError(
+                f"--model {option} names no model", hint="write it as NAME=FILE"
+            )
+        return cls(name, version or "1", Path(path))
+
+
+class Tally:
+    """How often something was done, and for how long in all."""
+
+    __slots__ = ("count", "ns")
+
+    def __init__(self) -> None:
+        self.count = self.ns = 0
+
+    def add(self, ns: int) -> None:
+        """Count it once more."""
+        self.count += 1
+        self.ns += ns
+
+
+class Tallies:
+    """What became of the requests for a model since it was first loaded.
+
+    ``last_ms`` is the time of the last one, in milliseconds since 1970.
+    """
+
+    def __init__(self) -> None:
+        self.success, self.fail = Tally(), Tally()
+        self.compute_input, self.compute_infer = Tally(), Tally()
+        self.compute_output = Tally()
+        self.last_ms = 0
+
+
+class ServedModel:
+    """One version of a model; ``prepared`` has it by priority, as far as asked for.
+
+    ``ready`` says whether it can be run; ``reason``, why not.
+    """
+
+    def __init__(self, device: Device, file: NamedFile) -> None:
+        self.name, self.version, self.path = file
+        self.tallies = Tallies()
+        self.ready = False
+        self.reason = "not loaded"
+        self.inputs: Mapping[str, TensorInfo] = {}
+        self.outputs: Mapping[str, TensorInfo] = {}
+        self.prepared: dict[Priority, PreparedModel] = {}
+        self._device = device
+        self._model: NamedModel | None = None
+        self._turn = asyncio.Lock()
+        self._preparing: dict[Priority, asyncio.Task[PreparedModel]] = {}
+
+    async def load(self) -> None:
+        """Read the file and prepare the model; what ran before does so until then.
+
+        :raises AsyncnnError: if that fails; a model that was ready is so still.
+        """
+        async with self._turn:
+            try:
+                model = await load_model(self.path)
+                prepared = await self._device.prepare(model)
+                for info in (*prepared.inputs, *prepared.outputs):
+                    datatype_of(info)
+            except AsyncnnError as error:
+                if not self.ready:
+                    self.reason = str(error)
+                raise
+            self.unload()
+            self._model, self.prepared = model, {Priority.MEDIUM: prepared}
+            self.inputs = {info.name: info for info in prepared.inputs}
+            self.outputs = {info.name: info for info in prepared.outputs}
+            self.ready, self.reason = True, ""
+
+    def unload(self) -> None:
+        """Let go of the model; requests under way go on with it."""
+        for task in self._preparing.values():
+            task.cancel()
+        self._preparing, self.prepared, self._model = {}, {}, None
+        self.ready, self.reason = False, "unloaded"
+
+    def check_outputs(self, names: Iterable[str]) -> None:
+        """Check that the model has outputs of these names.
+
+        :raises InvalidArgumentError: if it does not.
+        """
+        for name in names:
+            if name not in self.outputs:
+                raise InvalidArgumentError(
+                    f"there is no output {name!r}"[:200],
+                    hint=f"known: {', '.join(self.outputs)}",
+                )
+
+    async def prepare(self, priority: Priority) -> PreparedModel:
+        """Prepare it for a priority, once, whoever else asks and whoever stops waiting.
+
+        :raises AsyncnnError: if that fails, or it is unloaded meanwhile.
+        """
+        model, preparing = self._model, self._preparing
+        assert model is not None
+        task = preparing.get(priority)
+        if task is None:
+            coroutine = self._device.prepare(model, priority=priority)
+            task = preparing[priority] = asyncio.create_task(coroutine)
+            task.add_done_callback(lambda _: preparing.pop(priority, None))
+        # Waiting so tells a task that was cancelled from this call being cancelled.
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise _unavailable(self)
+        prepared = task.result()
+        if self._model is model:
+            self.prepared[priority] = prepared
+        return prepared
+
+
+def _unavailable(served: ServedModel) -> DeviceUnavailableError:
+    return DeviceUnavailableError(
+        f"version {served.version} of model {served.name!r} is not ready: "
+        f"{served.reason}"
+    )
+
+
+class Repository:
+    """All models that a server was started with, and what is under way for them."""
+
+    def __init__(
+        self,
+        device: Device,
+        files: Iterable[NamedFile],
+        limits: OipLimits | None = None,
+    ) -> None:
+        """Know the models; `load_all` has them loaded.
+
+        :raises InvalidArgumentError: if there is none, or two are of one name.
+        """
+        self.device = device
+        self.limits = limits or OipLimits()
+        self.admission = Admission(self.limits)
+        self.sequences = Sequences(self.limits)
+        self._models: dict[str, dict[str, ServedModel]] = {}
+        for file in files:
+            versions = self._models.setdefault(file.name, {})
+            if file.version in versions:
+                raise InvalidArgumentError(
+                    f"model {file.name!r} of version {file.version} is given twice",
+                    hint="write NAME:VERSION=FILE",
+                )
+            versions[file.version] = ServedModel(device, file)
+        if not self._models:
+            raise InvalidArgumentError("no model is given", hint="--model NAME=FILE")
+        self._default = {name: _newest(each) for name, each in self._models.items()}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the device is there."""
+        return self.device.hal.get_status() is not DeviceStatus.OFFLINE
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        for versions in self._models.values():
+            yield from versions.values()
+
+    def find(self, name: str, version: str = "") -> ServedModel:
+        """Return a version of a model, by default the newest, ready or not.
+
+        :raises UnknownNameError: if there is none.
+        """
+        versions = self.versions(name)
+        served = versions.get(version) if version else self._default[name]
+        if served is None:
+            raise UnknownNameError(
+                f"model {name!r} has no version {version!r}"[:200],
+                hint=f"known: {', '.join(versions)}",
+            )
+        return served
+
+    def versions(self, name: str) -> Mapping[str, ServedModel]:
+        """Return the versions of a model.
+
+        :raises UnknownNameError: if there is none of that name.
+        """
+        try:
+            return self._models[name]
+        except KeyError:
+            raise UnknownNameError(
+                f"there is no model {name!r}"[:200],
+                hint=f"known: {', '.join(self._models)}",
+            ) from None
+
+    def usable(self, name: str, version: str = "") -> ServedModel:
+        """Return a version of a model that can be run.
+
+        :raises UnknownNameError: if there is none.
+        :raises DeviceUnavailableError: if it is not ready.
+        """
+        served = self.find(name, version)
+        if not served.ready:
+            raise _unavailable(served)
+        return served
+
+    async def load_all(self) -> None:
+        """Load all models.
+
+        :raises AsyncnnError: if one cannot be loaded.
+        """
+        for name in self._models:
+            await self.load(name)
+
+    async def load(self, name: str) -> None:
+        """Load all versions of a model, or load them again from their files.
+
+        :raises AsyncnnError: if there is none of that name, or a file cannot be loaded.
+        """
+        for served in self.versions(name).values():
+            await served.load()
+            self.sequences.close(served)
+
+    def unload(self, name: str) -> None:
+        """Let go of all versions of a model, and end their sequences.
+
+        :raises UnknownNameError: if there is none of that name.
+        """
+        for served in self.versions(name).values():
+            served.unload()
+            self.sequences.close(served)
+
+    def close(self) -> None:
+        """Let go of all models."""
+        for name in self._models:
+            self.unload(name)
+
+    async def run(
+        self, served: ServedModel, inputs: dict[str, Array], wanted: AskedRun = AS_USUAL
+    ) -> Outputs:
+        """Run a model that is ready as a request wants it; cancelling stops it.
+
+        :raises AsyncnnError: as `PreparedModel.run` and `Sequences.step`.
+        """
+        prepared = served.prepared.get(wanted.priority)
+        if prepared is None:
+            deadline = deadline_after(wanted.timeout)
+            prepared = await served.prepare(wanted.priority)
+            wanted = wanted._replace(timeout=seconds_until(deadline))
+        if wanted.sequence:
+            return await self.sequences.step(served, prepared, inputs, wanted)
+        return await prepared.run(inputs, timeout=wanted.timeout)
+
+
+class Admitted:
+    """One request for a model from its first byte on: admitted, timed and counted.
+
+    A context; `is_read` and `is_run` are called between its three parts.
+    """
+
+    __slots__ = ("_admission", "_inferred", "_read", "_size", "_start", "served")
+
+    def __init__(self, repository: Repository, size: int) -> None:
+        """Be one of the requests under way.
+
+        :raises ResourceExhaustedError: if there is no room for its bytes.
+        """
+        self._admission, self._size = repository.admission, size
+        self._admission.enter(size)
+        self.served: ServedModel | None = None
+        self._start = self._read = self._inferred = time.perf_counter_ns()
+
+    def is_read(self) -> None:
+        """Note that its inputs are arrays."""
+        self._read = time.perf_counter_ns()
+
+    def is_run(self) -> None:
+        """Note that its outputs are arrays."""
+        self._inferred = time.perf_counter_ns()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._admission.leave(self._size)
+        if self.served is None:  # what is not for a model counts for none
+            return
+        tallies, now = self.served.tallies, time.perf_counter_ns()
+        tallies.last_ms = time.time_ns() // 1_000_000
+        if kind is not None:
+            tallies.fail.add(now - self._start)
+            return
+        tallies.success.add(now - self._start)
+        tallies.compute_input.add(self._read - self._start)
+        tallies.compute_infer.add(self._inferred - self._read)
+        tallies.compute_output.add(now - self._inferred)
+
+
+def _newest(versions: Mapping[str, ServedModel]) -> ServedModel:
+    """Return the version of the highest number, or of the last text if none is one."""
+
+    def order(version: str) -> tuple[bool, int, str]:
+        is_number = version.isascii() and version.isdecimal()
+        return is_number, int(version) if is_number else 0, version
+
+    return versions[max(versions, key=order)]

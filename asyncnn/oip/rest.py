@@ -1,0 +1,405 @@
+"""The protocol by HTTP: JSON, and tensors as bytes behind it.
+
+Source: the Open Inference Protocol (KServe's predict protocol, version 2), and its
+extensions for binary tensors, repositories, statistics and system shared memory.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from asyncnn.execution import Outputs
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
+from asyncnn.hal.operations.bound import Array
+from asyncnn.offload import offload
+from asyncnn.oip import describing
+from asyncnn.oip.admission import (
+    Tokens,
+    UnauthorizedError,
+    asked_run,
+    codes_of,
+    refuse_parameters,
+)
+from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_numbers
+from asyncnn.oip.repository import Admitted, Repository, ServedModel
+from asyncnn.web import Application, CancelOnDisconnect, Message, Receive, Send
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+MAX_CALL_BYTES = 1 << 16
+"""Of requests that are not for a run."""
+
+_SHORT_BYTES = 1 << 15
+"""JSON of so many bytes is read or written in a moment."""
+
+T = TypeVar("T")
+
+
+class InputTensor(msgspec.Struct):
+    """An input of a request; its data are numbers, or bytes that come later."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: Any = None
+
+
+class AskedOutput(msgspec.Struct):
+    """An output that a request asks for."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class InferRequest(msgspec.Struct):
+    """A request for a run; without ``outputs`` it asks for all."""
+
+    inputs: list[InputTensor]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: list[AskedOutput] = []
+
+
+class IndexRequest(msgspec.Struct):
+    """Which models an index is to have."""
+
+    ready: bool = False
+
+
+class LoadRequest(msgspec.Struct):
+    """How a model is to be loaded or unloaded; there is nothing to choose."""
+
+    parameters: dict[str, Any] = {}
+
+
+class Read(NamedTuple):
+    """A request for a run, read: arrays by input, and what is to come back."""
+
+    asked: InferRequest
+    arrays: dict[str, Array]
+
+
+_infer_decoder = msgspec.json.Decoder(InferRequest)
+_encode = msgspec.json.Encoder().encode
+
+
+def read_request(body: bytes, header_length: str | None, served: ServedModel) -> Read:
+    """Return what the body of a request for a model says.
+
+    :raises InvalidArgumentError: if it is none, or does not fit the model.
+    """
+    length = len(body)
+    if header_length is not None:
+        is_number = header_length.isascii() and header_length.isdecimal()
+        if not is_number or int(header_length) > length:
+            raise InvalidArgumentError(
+                f"{HEADER_LENGTH} is {header_length[:20]!r} of {length} bytes"
+            )
+        length = int(header_length)
+    view = memoryview(body)
+    asked = _decoded(_infer_decoder, view[:length])
+    arrays: dict[str, Array] = {}
+    for tensor in asked.inputs:
+        name, shape = tensor.name, tensor.shape
+        dtype, _ = declared(served.inputs, name, tensor.datatype, shape)
+        if name in arrays:
+            raise InvalidArgumentError(f"input {name!r} is given twice")
+        size = tensor.parameters.get("binary_data_size")
+        if size is None:
+            arrays[name] = from_numbers(name, dtype, shape, tensor.data)
+            continue
+        if type(size) is not int or not 0 <= size <= len(body) - length:
+            raise InvalidArgumentError(
+                f"input {name!r} has binary_data_size {size!r}"[:200],
+                hint=f"{len(body) - length} bytes follow",
+            )
+        if tensor.data is not None:
+            raise InvalidArgumentError(f"input {name!r} has data both ways")
+        arrays[name] = from_bytes(name, dtype, shape, view[length : length + size])
+        length += size
+    if length < len(body):
+        raise InvalidArgumentError(
+            f"{len(body) - length} bytes follow that are of no input",
+            hint=f"{HEADER_LENGTH} and binary_data_size say whose they are",
+        )
+    served.check_outputs(output.name for output in asked.outputs)
+    return Read(asked, arrays)
+
+
+def _decoded(decoder: "msgspec.json.Decoder[T]", body: bytes | memoryview) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(
+            f"the request is not the protocol's JSON: {error}"
+        ) from None
+
+
+def write_answer(
+    served: ServedModel, asked: InferRequest, outputs: Outputs
+) -> Response:
+    """Return the answer to a request; outputs are numbers, or bytes if it asks so."""
+    is_binary = asked.parameters.get("binary_data_output") is True
+    wanted = asked.outputs or [AskedOutput(name) for name in served.outputs]
+    tensors, blobs = [], []
+    for output in wanted:
+        array = outputs[output.name]
+        tensor: dict[str, Any] = {
+            "name": output.name,
+            "datatype": datatype_of(served.outputs[output.name]),
+            "shape": array.shape,
+        }
+        if output.parameters.get("binary_data", is_binary) is True:
+            tensor["parameters"] = {"binary_data_size": array.nbytes}
+            blobs.append(array.tobytes())
+        else:
+            tensor["data"] = array.ravel().tolist()
+        tensors.append(tensor)
+    told = {"model_name": served.name, "model_version": served.version}
+    if asked.id:
+        told["id"] = asked.id
+    header = _encode({**told, "outputs": tensors})
+    if not blobs:
+        return _json(header)
+    return Response(
+        b"".join([header, *blobs]),
+        headers={HEADER_LENGTH: str(len(header))},
+        media_type="application/octet-stream",
+    )
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
+def _told(record: object, status: int = 200) -> Response:
+    return _json(_encode(record), status)
+
+
+class RestFace:
+    """The protocol's calls for the models of a repository; each answers a request."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    async def live(self, _: Request) -> Response:
+        """Answer that the server is there."""
+        return _told({"live": True})
+
+    async def ready(self, _: Request) -> Response:
+        """Answer whether the device can be reached: 200, or 503."""
+        is_ready = self._repository.is_ready
+        return _told({"ready": is_ready}, 200 if is_ready else 503)
+
+    async def server(self, _: Request) -> Response:
+        """Answer what the server is."""
+        return _told(describing.server_metadata(has_regions=False))
+
+    async def model_ready(self, request: Request) -> Response:
+        """Answer whether a model can be run: 200, or 503."""
+        served = self._named(request)
+        is_ready = served.ready and self._repository.is_ready
+        told = {"name": served.name, "ready": is_ready}
+        return _told(told, 200 if is_ready else 503)
+
+    async def model(self, request: Request) -> Response:
+        """Answer what a model takes and returns."""
+        served = self._repository.usable(*_name_of(request))
+        return _told(describing.model_metadata(self._repository, served))
+
+    async def statistics(self, request: Request) -> Response:
+        """Answer how often models were run."""
+        return _told(describing.statistics(self._repository, *_name_of(request)))
+
+    async def infer(self, request: Request) -> Response:
+        """Run a model, and answer with its outputs."""
+        repository = self._repository
+        size = _size_of(request, repository.limits.max_request_bytes)
+        with Admitted(repository, size) as under_way:
+            body = await _body(request, size)
+            served = under_way.served = repository.usable(*_name_of(request))
+            given = body, request.headers.get(HEADER_LENGTH), served
+            if len(body) <= _SHORT_BYTES or HEADER_LENGTH in request.headers:
+                asked, arrays = read_request(*given)
+            else:
+                asked, arrays = await offload(read_request, *given)
+            under_way.is_read()
+            wanted = asked_run(asked.parameters)
+            outputs = await repository.run(served, arrays, wanted)
+            under_way.is_run()
+            if sum([each.nbytes for each in outputs.values()]) <= _SHORT_BYTES:
+                return write_answer(served, asked, outputs)
+            return await offload(write_answer, served, asked, outputs)
+
+    async def index(self, request: Request) -> Response:
+        """Answer which models there are."""
+        asked = await _asked(request, IndexRequest)
+        return _told(describing.index(self._repository, ready=asked.ready))
+
+    async def load(self, request: Request) -> Response:
+        """Load a model from the file that the server was started with."""
+        name, _ = _name_of(request)
+        asked = await _asked(request, LoadRequest)
+        refuse_parameters(asked.parameters)
+        await self._repository.load(name)
+        return _told({"name": name, "ready": True})
+
+    async def unload(self, request: Request) -> Response:
+        """Let go of a model."""
+        name, _ = _name_of(request)
+        await _asked(request, LoadRequest)
+        self._repository.unload(name)
+        return _told({"name": name, "ready": False})
+
+    def _named(self, request: Request) -> ServedModel:
+        return self._repository.find(*_name_of(request))
+
+
+def _name_of(request: Request) -> tuple[str, str]:
+    """Return the model's name and version in a path, empty if it has none."""
+    given = request.path_params
+    return given.get("model_name", ""), given.get("model_version", "")
+
+
+def _size_of(request: Request, most: int) -> int:
+    """Return how many bytes a request has; the most that it may, if it does not say."""
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isascii() and length.isdecimal() else most
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Return the body of a request, which has been promised to have so many bytes.
+
+    :raises InvalidArgumentError: if it has more.
+    """
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise InvalidArgumentError(f"the request has more than {most} bytes")
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _asked(request: Request, kind: type[T]) -> T:
+    """Return what a request asks for that may as well have no body."""
+    body = await _body(request, MAX_CALL_BYTES)
+    return _decoded(msgspec.json.Decoder(kind), body or b"{}")
+
+
+class _TokenGate:
+    """Lets only requests with a token pass, but for those that ask for health."""
+
+    def __init__(self, app: Application, tokens: Tokens) -> None:
+        self._app, self._tokens = app, tokens
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not scope["path"].startswith("/v2/health/"):
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            try:
+                self._tokens.check(given)
+            except UnauthorizedError as error:
+                answer = _refused(error)
+                answer.headers["WWW-Authenticate"] = "Bearer"
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _refused(error: AsyncnnError) -> Response:
+    told = {"error": str(error), "status": error.status.name}
+    return _told(told, codes_of(error).http)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return _refused(failure_of(error))
+
+
+async def _unknown(_: Request, error: Exception) -> Response:
+    """Answer a path or a method that is none."""
+    assert isinstance(error, HTTPException)
+    answer = _told({"error": error.detail}, error.status_code)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+MODEL, VERSION = "/v2/models/{model_name}", "/versions/{model_version}"
+
+
+class Call(NamedTuple):
+    """A call of the protocol; ``takes`` and ``gives`` are types of its JSON."""
+
+    method: str
+    path: str
+    answer: Callable[[RestFace, Request], Any]
+    takes: Any = None
+    gives: Any = dict
+
+
+CALLS = (
+    Call("GET", "/v2/health/live", RestFace.live),
+    Call("GET", "/v2/health/ready", RestFace.ready),
+    Call("GET", "/v2", RestFace.server, gives=describing.ServerRecord),
+    Call("GET", "/v2/models/stats", RestFace.statistics),
+    *(
+        Call(method, MODEL + version + rest, answer, takes, gives)
+        for version in ("", VERSION)
+        for method, rest, answer, takes, gives in (
+            ("GET", "", RestFace.model, None, describing.ServedRecord),
+            ("GET", "/ready", RestFace.model_ready, None, dict),
+            ("GET", "/stats", RestFace.statistics, None, dict),
+            ("POST", "/infer", RestFace.infer, InferRequest, dict),
+        )
+    ),
+    Call(
+        "POST",
+        "/v2/repository/index",
+        RestFace.index,
+        IndexRequest,
+        list[describing.IndexRecord],
+    ),
+    *(
+        Call(
+            "POST", f"/v2/repository/models/{{model_name}}/{verb}", answer, LoadRequest
+        )
+        for verb, answer in (("load", RestFace.load), ("unload", RestFace.unload))
+    ),
+)
+
+
+def rest_application(
+    repository: Repository, tokens: Tokens, document: object
+) -> Starlette:
+    """Return the ASGI application of the protocol, which shows its OpenAPI document.
+
+    A request whose client has gone ends, and what it computes, too.
+    """
+    face = RestFace(repository)
+    described = _encode(document)
+
+    async def openapi(_: Request) -> Response:
+        return _json(described)
+
+    middleware = [Middleware(CancelOnDisconnect)]
+    if tokens:
+        middleware.insert(0, Middleware(_TokenGate, tokens=tokens))
+    return Starlette(
+        routes=[
+            Route(call.path, call.answer.__get__(face), methods=[call.method])
+            for call in CALLS
+        ]
+        + [Route("/openapi.json", openapi)],
+        middleware=middleware,
+        exception_handlers={
+            AsyncnnError: _failed,
+            Exception: _failed,
+            HTTPException: _unknown,
+        },
+    )

@@ -1,0 +1,314 @@
+"""The protocol by gRPC: the service ``inference.GRPCInferenceService``.
+
+A call that its client cancels stops computing at the next boundary. Its deadline, which
+the header ``grpc-timeout`` has, is the run's.
+"""
+
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib import import_module
+from typing import Any, NoReturn, TypeAlias
+
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
+import numpy as np
+
+from asyncnn.execution import Outputs
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
+from asyncnn.hal.operations.bound import Array
+from asyncnn.offload import offload
+from asyncnn.oip import describing
+from asyncnn.oip.admission import (
+    AS_USUAL,
+    Tokens,
+    UnauthorizedError,
+    asked_run,
+    codes_of,
+    refuse_parameters,
+)
+from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_numbers
+from asyncnn.oip.messages import METHODS, SERVICE, Method, message_class, pool_of
+from asyncnn.oip.repository import Admitted, Repository, ServedModel
+
+# They have no types, and type checkers no need to have them installed.
+health: Any = import_module("grpc_health.v1.health")
+health_pb2: Any = import_module("grpc_health.v1.health_pb2")
+health_pb2_grpc: Any = import_module("grpc_health.v1.health_pb2_grpc")
+reflection: Any = import_module("grpc_reflection.v1alpha.reflection")
+reflection_pb2: Any = import_module("grpc_reflection.v1alpha.reflection_pb2")
+
+logger = logging.getLogger(__name__)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_Fields: TypeAlias = Mapping[str, Any]
+
+_SHORT_BYTES, _MANY_BYTES = 1 << 15, 1 << 20
+"""Elements, and bytes, of which so many are read or written in a moment."""
+
+STATUS_KEY = "asyncnn-status"
+"""Metadata behind an answer that is an error: the HAL's status."""
+
+_OPEN_METHODS = frozenset(
+    {
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        f"/{SERVICE}/ServerLive",
+        f"/{SERVICE}/ServerReady",
+    }
+)
+"""What a client without a token may call."""
+
+_CONTENTS: Mapping[str, str] = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    **{f"{kind}64": f"{kind.lower()}64_contents" for kind in ("INT", "UINT", "FP")},
+    "FP32": "fp32_contents",
+}
+"""The field that has elements of a datatype, where they are not bytes."""
+
+_MESSAGES: Mapping[str, Any] = {
+    name: message_class(name)
+    for method in METHODS
+    for name in (method.request, method.response)
+}
+_ANSWER: Any = _MESSAGES["ModelInferResponse"]
+_PART: Any = _MESSAGES["ModelStreamInferResponse"]
+
+
+def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters of a message as JSON would have them."""
+    found = {}
+    for name, parameter in parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        found[name] = None if kind is None else getattr(parameter, kind)
+    return found
+
+
+def read_inputs(served: ServedModel, request: Any) -> dict[str, Array]:
+    """Return the arrays of a request, which has them as bytes or as elements.
+
+    :raises InvalidArgumentError: if they do not fit the model, or are both.
+    """
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise InvalidArgumentError(
+            f"{len(request.inputs)} inputs have {len(raw)} raw_input_contents"
+        )
+    arrays: dict[str, Array] = {}
+    for place, tensor in enumerate(request.inputs):
+        name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
+        dtype, _ = declared(served.inputs, name, datatype, shape)
+        if name in arrays:
+            raise InvalidArgumentError(f"input {name!r} is given twice")
+        if not raw:
+            field = _CONTENTS.get(datatype)
+            if field is None:
+                raise InvalidArgumentError(
+                    f"input {name!r}: {datatype} is sent in raw_input_contents"
+                )
+            elements = np.array(getattr(tensor.contents, field))
+            arrays[name] = from_numbers(name, dtype, shape, elements)
+        elif tensor.HasField("contents"):
+            raise InvalidArgumentError(f"input {name!r} has data both ways")
+        else:
+            arrays[name] = from_bytes(name, dtype, shape, raw[place])
+    served.check_outputs(output.name for output in request.outputs)
+    return arrays
+
+
+def write_outputs(served: ServedModel, request: Any, outputs: Outputs) -> Any:
+    """Return the answer to a request; outputs are bytes, in the order asked for."""
+    names = [output.name for output in request.outputs] or served.outputs
+    answer = _ANSWER(
+        model_name=served.name, model_version=served.version, id=request.id
+    )
+    for name in names:
+        array = outputs[name]
+        datatype = datatype_of(served.outputs[name])
+        answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
+        answer.raw_output_contents.append(array.tobytes())
+    return answer
+
+
+class RpcFace:
+    """The methods of the service, for the models of a repository.
+
+    Each returns its answer, or the fields of it.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    async def server_live(self, _: Any, __: Context) -> _Fields:
+        """Answer that the server is there."""
+        return {"live": True}
+
+    async def server_ready(self, _: Any, __: Context) -> _Fields:
+        """Answer whether the device can be reached."""
+        return {"ready": self._repository.is_ready}
+
+    async def model_ready(self, request: Any, _: Context) -> _Fields:
+        """Answer whether a model can be run."""
+        served = self._repository.find(request.name, request.version)
+        return {"ready": served.ready and self._repository.is_ready}
+
+    async def server_metadata(self, _: Any, __: Context) -> _Fields:
+        """Answer what the server is."""
+        return describing.server_metadata(has_regions=False)
+
+    async def model_metadata(self, request: Any, _: Context) -> _Fields:
+        """Answer what a model takes and returns."""
+        served = self._repository.usable(request.name, request.version)
+        return describing.model_metadata(self._repository, served)
+
+    async def model_statistics(self, request: Any, _: Context) -> _Fields:
+        """Answer how often models were run."""
+        named = request.name, request.version
+        return describing.statistics(self._repository, *named)
+
+    async def repository_index(self, request: Any, _: Context) -> _Fields:
+        """Answer which models there are."""
+        return {"models": describing.index(self._repository, ready=request.ready)}
+
+    async def repository_model_load(self, request: Any, _: Context) -> _Fields:
+        """Load a model from the file that the server was started with."""
+        refuse_parameters(request.parameters)
+        name = request.model_name or request.repository_name
+        await self._repository.load(name)
+        return {"model_name": name, "isLoaded": True}
+
+    async def repository_model_unload(self, request: Any, _: Context) -> _Fields:
+        """Let go of a model."""
+        name = request.model_name or request.repository_name
+        self._repository.unload(name)
+        return {"model_name": name, "isUnloaded": True}
+
+    async def model_infer(self, sized: tuple[Any, int], context: Context) -> Any:
+        """Run a model, and answer with its outputs."""
+        repository, (request, size) = self._repository, sized
+        with Admitted(repository, size) as under_way:
+            named = request.model_name, request.model_version
+            served = under_way.served = repository.usable(*named)
+            if size <= _SHORT_BYTES or request.raw_input_contents:
+                arrays = read_inputs(served, request)
+            else:
+                arrays = await offload(read_inputs, served, request)
+            under_way.is_read()
+            wanted, left = AS_USUAL, context.time_remaining()
+            if request.parameters or left is not None:
+                wanted = asked_run(plain(request.parameters), left)
+            outputs = await repository.run(served, arrays, wanted)
+            under_way.is_run()
+            if sum([each.nbytes for each in outputs.values()]) <= _MANY_BYTES:
+                return write_outputs(served, request, outputs)
+            return await offload(write_outputs, served, request, outputs)
+
+    async def model_stream_infer(
+        self, requests: AsyncIterator[tuple[Any, int]], context: Context
+    ) -> AsyncIterator[Any]:
+        """Run what comes, one after the other; an error does not end the stream."""
+        async for sized in requests:
+            try:
+                yield _PART(infer_response=await self.model_infer(sized, context))
+            except AsyncnnError as error:
+                yield _PART(
+                    error_message=str(error), infer_response={"id": sized[0].id}
+                )
+
+
+async def _refuse(context: Context, error: AsyncnnError) -> NoReturn:
+    code = getattr(grpc.StatusCode, codes_of(error).grpc)
+    status = ((STATUS_KEY, error.status.name),)
+    await context.abort(code, str(error), trailing_metadata=status)
+    raise AssertionError("an aborted call raises")
+
+
+def _answering(
+    method: Callable[[Any, Context], Awaitable[Any]], kind: Any
+) -> Callable[[Any, Context], Awaitable[Any]]:
+    """Return a method that answers by messages of a kind, errors by their codes."""
+
+    async def answer(request: Any, context: Context) -> Any:
+        try:
+            told = await method(request, context)
+            return told if isinstance(told, kind) else kind(**told)
+        except AsyncnnError as error:
+            refusal = error
+        except Exception as error:
+            logger.exception("%s failed", kind.__name__)
+            refusal = failure_of(error)
+        return await _refuse(context, refusal)
+
+    return answer
+
+
+def _handler(face: RpcFace, method: Method) -> "grpc.RpcMethodHandler[Any, Any]":
+    request, response = _MESSAGES[method.request], _MESSAGES[method.response]
+    call = getattr(face, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method.name).lower())
+    read = request.FromString
+    if request is _MESSAGES["ModelInferRequest"]:
+        read = _sized
+    how = {
+        "request_deserializer": read,
+        "response_serializer": response.SerializeToString,
+    }
+    if method.is_stream:
+        return grpc.stream_stream_rpc_method_handler(call, **how)
+    return grpc.unary_unary_rpc_method_handler(_answering(call, response), **how)
+
+
+def _sized(data: bytes) -> tuple[Any, int]:
+    """Return a request with its bytes, which it would have to be written to count."""
+    return _MESSAGES["ModelInferRequest"].FromString(data), len(data)
+
+
+class _TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Lets only calls with a token pass, but for those that ask for health."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        if details.method not in _OPEN_METHODS:
+            given = dict(details.invocation_metadata).get("authorization", "")
+            try:
+                self._tokens.check(os.fsencode(given))
+            except UnauthorizedError as error:
+                refusal = error
+
+                async def refuse(_: Any, context: Context) -> None:
+                    await _refuse(context, refusal)
+
+                return grpc.unary_unary_rpc_method_handler(refuse)
+        return await continuation(details)
+
+
+async def rpc_server(
+    repository: Repository, tokens: Tokens
+) -> "tuple[grpc.aio.Server, Any]":
+    """Return a server of the service, of health and of reflection; and its health."""
+    face = RpcFace(repository)
+    handlers = {method.name: _handler(face, method) for method in METHODS}
+    server = grpc.aio.server(
+        interceptors=(_TokenInterceptor(tokens),) if tokens else (),
+        options=(
+            ("grpc.max_receive_message_length", repository.limits.max_request_bytes),
+            ("grpc.max_send_message_length", -1),
+            # Another server at the same port would get some of the calls.
+            ("grpc.so_reuseport", 0),
+        ),
+    )
+    service = grpc.method_handlers_generic_handler(SERVICE, handlers)
+    server.add_generic_rpc_handlers((service,))
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    names = SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+    known = [health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR]
+    pool = pool_of(each.serialized_pb for each in known)
+    reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server, pool)
+    for name in ("", SERVICE):
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return server, servicer

@@ -1,0 +1,192 @@
+"""What is too much, too large or without a token is refused, and told as that."""
+
+import asyncio
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.oip import Address, NamedFile, Repository, Security, Tokens, rest_served
+from asyncnn.oip.listening import rpc_served
+from tests.networks import FOREVER
+from tests.oip.conftest import KINDS, loaded, talking
+from tests.waits import cancelled, until
+
+ANY = Address.of(":0")
+HERE = Path(__file__).parent
+PAIR = HERE / "certificate.pem", HERE / "key.pem"
+X = {"x": np.zeros(2, np.float32), "y": np.zeros(2, np.float32)}
+TOO_MUCH = ("429", "StatusCode.RESOURCE_EXHAUSTED")
+TOO_LARGE = ("413", "StatusCode.RESOURCE_EXHAUSTED")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("limits", "words", "statuses"),
+    [
+        ({"max_requests": 1}, "OipLimits.max_requests is 1", TOO_MUCH),
+        ({"max_bytes": 250}, "OipLimits.max_bytes is 250", TOO_MUCH),
+        ({"max_request_bytes": 30}, "30", TOO_LARGE),
+    ],
+)
+async def test_more_than_a_limit_is_refused(
+    kind: str,
+    limits: dict[str, int],
+    words: str,
+    statuses: tuple[str, ...],
+    files: dict[str, Path],
+) -> None:
+    if kind == "grpc" and "max_bytes" in limits:  # its messages are shorter
+        limits, words = {"max_bytes": 60}, "OipLimits.max_bytes is 60"
+    async with (
+        loaded(files, **limits) as repository,
+        talking(kind, repository) as client,
+    ):
+        endless = {"x": FOREVER}
+        running = asyncio.create_task(client.infer("endless", endless))
+        if "max_request_bytes" not in limits:
+            await until(lambda: repository.admission.requests)
+        with pytest.raises(InferenceServerException, match=words) as raised:
+            await client.infer("sum", X)
+        assert raised.value.status() in statuses
+        with suppress(InferenceServerException):  # it was too large, too
+            await cancelled(running)
+        await until(lambda: not repository.admission.requests)
+        if "max_requests" in limits:
+            await client.infer("sum", X)
+
+
+async def test_a_body_that_does_not_say_its_length_takes_the_most_it_may(
+    files: dict[str, Path],
+) -> None:
+    async def parts() -> Any:
+        for _ in range(100):
+            yield bytes(1000)
+
+    async with loaded(files, max_request_bytes=5000) as repository:
+        async with rest_served(repository, ANY) as address:
+            url = f"http://{address}/v2/models/sum/infer"
+            async with httpx.AsyncClient(trust_env=False) as client:
+                answer = await client.post(url, content=parts())
+        assert answer.status_code == 400
+        assert "more than 5000 bytes" in answer.json()["error"]
+        assert not repository.admission.bytes
+
+
+async def test_without_a_token_only_health_is_told(
+    repository: Repository, tmp_path: Path
+) -> None:
+    (tmp_path / "tokens").write_text("# of friends\n\nfirst\nsecond \n")
+    security = Security(tokens=Tokens.read(tmp_path / "tokens"))
+    for kind in KINDS:
+        async with talking(kind, repository, security) as client:
+            assert await client.own.is_server_live()
+            assert await client.own.is_server_ready()
+            for token in ("", "Bearer third", "Bearer", "Basic first"):
+                headers = {"authorization": token}
+                with pytest.raises(InferenceServerException, match="no token") as no:
+                    await client.infer("sum", X, headers=headers)
+                assert no.value.status() in ("401", "StatusCode.UNAUTHENTICATED")
+            for token in ("Bearer first", "bearer second"):
+                await client.infer("sum", X, headers={"authorization": token})
+    (tmp_path / "tokens").write_text("# none\n")
+    with pytest.raises(InvalidArgumentError, match="has no token"):
+        Tokens.read(tmp_path / "tokens")
+
+
+async def test_tls_is_spoken_if_there_is_a_certificate(repository: Repository) -> None:
+    security = Security(*PAIR)
+    trusting = ssl.create_default_context(cafile=PAIR[0])
+    options: dict[str, Any] = {"http": {"ssl": True, "ssl_context": trusting}}
+    options["grpc"] = {"ssl": True, "root_certificates": str(PAIR[0])}
+    for kind in KINDS:
+        async with talking(kind, repository, security, **options[kind]) as client:
+            await client.infer("sum", X)
+
+
+async def test_what_cannot_be_listened_with_is_told(
+    repository: Repository, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").touch()
+    alone = Security(PAIR[0])
+    empty = Security(tmp_path / "empty", tmp_path / "empty")
+    for serve in (rest_served, rpc_served):
+        with pytest.raises(InvalidArgumentError, match="a certificate and its key"):
+            async with serve(repository, ANY, alone):
+                pass
+        with pytest.raises(GeneralFailureError):
+            async with serve(repository, ANY, empty):
+                pass
+        async with serve(repository, ANY) as taken:
+            with pytest.raises(GeneralFailureError, match=f"listening at {taken}"):
+                async with serve(repository, taken):
+                    pass
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (":8000", ("127.0.0.1", 8000)),
+        ("0.0.0.0:0", ("0.0.0.0", 0)),
+        ("[::1]:80", ("::1", 80)),
+        ("8000", ("127.0.0.1", 8000)),
+        ("host", None),
+        (":x", None),
+        (":65536", None),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(
+    text: str, address: tuple[str, int] | None
+) -> None:
+    if address is not None:
+        assert Address.of(text) == address
+        return
+    with pytest.raises(InvalidArgumentError, match="is no address"):
+        Address.of(text)
+
+
+@pytest.mark.parametrize("option", ["", "name", "=file", "a/b=file", ":1=file"])
+def test_a_model_has_a_name_and_a_file(option: str) -> None:
+    assert NamedFile.of("a:2=b=c") == ("a", "2", Path("b=c"))
+    with pytest.raises(InvalidArgumentError, match="names no model"):
+        NamedFile.of(option)
+
+
+async def test_a_model_of_several_versions_is_the_newest_unless_it_is_said(
+    files: dict[str, Path],
+) -> None:
+    async with loaded(files) as repository:
+        given = {"9": "sum", "10": "counter", "old": "endless"}
+        named = [NamedFile("m", number, files[name]) for number, name in given.items()]
+        several = Repository(repository.device, named)
+        await several.load_all()
+        assert several.usable("m").version == "10"
+        assert [*several.usable("m", "9").inputs] == ["x", "y"]
+        with pytest.raises(
+            InvalidArgumentError, match=r"no version '11' .known: 9, 10"
+        ):
+            several.usable("m", "11")
+        with pytest.raises(InvalidArgumentError, match="is given twice"):
+            Repository(repository.device, [named[0], named[0]])
+
+
+async def test_health_ends_with_the_server(repository: Repository) -> None:
+    async with (
+        rpc_served(repository, ANY) as address,
+        grpc.aio.insecure_channel(str(address)) as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        told = await stub.Check(health_pb2.HealthCheckRequest())
+    assert told.status == health_pb2.HealthCheckResponse.SERVING
+    async with grpc.aio.insecure_channel(str(address)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.Check(health_pb2.HealthCheckRequest())
