@@ -338,6 +338,10 @@ def _values(scope: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
         raise OperationFailedError(f"{name!r} is read but never computed") from None
 
 
+_NARROWED = np.dtype(np.int64), np.dtype(np.int32)
+"""What a graph computes, and how the HAL has it."""
+
+
 class _Nodes:
     """What an operation NODES computes."""
 
@@ -365,7 +369,11 @@ class _Nodes:
         for place, (result, dtype) in enumerate(
             zip(results, self._dtypes, strict=True)
         ):
-            if not isinstance(result, np.ndarray) or result.dtype != dtype:
+            if isinstance(result, np.ndarray) and (result.dtype, dtype) == _NARROWED:
+                results[place] = narrow = result.astype(np.int32)
+                if not np.array_equal(result, narrow):
+                    raise OperationFailedError(f"output {place} is beyond 32 bits")
+            elif not isinstance(result, np.ndarray) or result.dtype != dtype:
                 raise OperationFailedError(f"output {place} is not of {dtype}")
         return results
 

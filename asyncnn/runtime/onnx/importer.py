@@ -66,6 +66,14 @@ _NODES_PER_STEP = 16
 _UNKNOWN = "this operator cannot be imported"
 
 
+_WIDENING = frozenset(
+    (
+        *("Abs", "Add", "Cast", "MatMul", "Mul", "Neg", "Pow", "Sub", "Sum"),
+        *("ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+    )
+)
+"""Operators of int64 whose results may be beyond the 32 bits that the HAL has of it."""
+
 _MAX_FILLED = 1 << 27
 """Most elements of a constant that the device fills, as no constant has so many."""
 
@@ -79,6 +87,18 @@ def _constant_of_shape(node: OnnxNode) -> Value:
     if value.size != 1 or not is_filled or is_large:
         raise InvalidArgumentError(f"a constant of shape {shape} is too large")
     return node.draft.full(tuple(shape), value.reshape(()).item(), value.dtype)
+
+
+def _check_width(node: OnnxNode) -> None:
+    """Leave arithmetic of int64 to the evaluator, which sees to it that results fit."""
+    given = node.input(0).dtype
+    is_wide = (
+        given == np.int64
+        if node.name != "Cast"
+        else (given.kind == "f" and node.dtype("to") == np.int64)
+    )
+    if is_wide:
+        raise node.refuse("results of int64 may be beyond 32 bits")
 
 
 def _dropout(node: OnnxNode) -> list[Value | None]:
@@ -320,6 +340,8 @@ class Import:
         converter = CONVERTERS.get(key)
         if converter is not None and own is None:
             try:
+                if key in _WIDENING and not self._is_strict and inputs:
+                    _check_width(node)
                 results = converter(node)
             except UnsupportedOperatorError as error:
                 return self._evaluated(node, error)

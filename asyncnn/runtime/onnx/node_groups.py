@@ -107,7 +107,9 @@ class _Group:
         info = onnx_module().ValueInfoProto
         outputs = []
         for value in ends:
-            name = self._as(value, value.shape, dtype_of(value.type))
+            is_wide = value.dtype == np.int64  # narrowed by who sees the values
+            dtype = value.dtype if is_wide else dtype_of(value.type)
+            name = self._as(value, value.shape, dtype)
             outputs.append(info(name=name))
         graph = self._helper.make_graph(
             *(self._nodes, "nodes", [*self._inputs.values()], outputs), self._constants

@@ -29,11 +29,15 @@ Constants: TypeAlias = Mapping[str, ArrayLike]
 Lengths: TypeAlias = Mapping[str, Shape]
 """Complete shapes of inputs by name."""
 
-_FIRST = ((2, 5, 7, 11, 13, 17), (3, 19, 23, 29, 31, 37))
+_FIRST = ((2, 5, 7, 11, 13, 17), (101, 103, 107, 109, 113, 127))
 """Assumed lengths of first axes, which count what is computed alike."""
 
-_OTHERS = ((96, 160, 224, 352, 416, 544), (128, 192, 256, 320, 448, 512))
-"""Assumed lengths of other axes: most strides divide them."""
+_OTHERS = ((96, 160, 224, 352, 416, 544), (1152, 1216, 1280, 1344, 1408, 1472))
+"""Assumed lengths of other axes: most strides divide them.
+
+Those of both variants are far from each other, so that what is cut or divided, up to
+some length, differs.
+"""
 
 
 class Assumed(msgspec.Struct, frozen=True):

@@ -144,6 +144,23 @@ class TestOpenAxes:
         assert shown in found.value.hint
         assert imported(proto, input_shapes=[(3,)]).outputs[0].dimensions == (9,)
 
+    @pytest.mark.parametrize(
+        ("end", "axis"), [("nine", 0), ("least", 0), ("half", 0), ("half", 1)]
+    )
+    def test_what_is_cut_somewhere_depends_on_them(self, end: str, axis: int) -> None:
+        nodes = [
+            node("Shape", ["x"], ["s"]),
+            node("Gather", ["s", "axis"], ["n"]),
+            node("Min", ["n", "nine"], ["least"]),
+            node("Div", ["n", "two"], ["half"]),
+            node("Slice", ["x", "none", end, "axis"], ["y"]),
+        ]
+        numbers = {"none": 0, "two": 2, "nine": 9, "axis": axis}
+        weights = {name: np.int64([n]) for name, n in numbers.items()}
+        proto = model(nodes, [tensor("x", ("n", "m"))], ["y"], weights)
+        with pytest.raises(InvalidArgumentError, match="open axes"):
+            imported(proto)
+
     def test_axes_of_one_name_have_one_length(self) -> None:
         proto = model(
             [node("Add", ["x", "y"], ["z"])],
@@ -182,13 +199,36 @@ class TestConstants:
 
     def test_values_beyond_32_bits_are_refused(self) -> None:
         proto = model(
-            [node("Add", ["x", "w"], ["y"])],
+            [node("Max", ["x", "w"], ["y"])],
             [tensor("x", (2,), np.int64)],
             [tensor("y", (2,), np.int64)],
             {"w": np.int64([1, 1 << 40])},
         )
         with pytest.raises(InvalidArgumentError, match="beyond 32 bits"):
             imported(proto)
+
+    @pytest.mark.parametrize(
+        ("operator", "read", "given", "good"),
+        [
+            ("Mul", "xx", [1 << 17, 2], [3, 2]),
+            ("ReduceProd", "x", [1 << 17, 1 << 17], [3, 2]),
+            ("Gather", "wx", [1, 0], [0, 0]),
+        ],
+    )
+    async def test_results_beyond_32_bits_are_errors(
+        self, operator: str, read: str, given: list[int], good: list[int]
+    ) -> None:
+        proto = model(
+            [node(operator, list(read), ["y"])],
+            [tensor("x", (2,), np.int64)],
+            [tensor("y", None, np.int64)],
+            {"w": np.int64([1, 1 << 40])},
+        )
+        named = imported(proto)
+        (y,) = reference(proto, x=np.int64(good))
+        assert (await results(named, x=np.int32(good)))["y"].tolist() == y.tolist()
+        with pytest.raises(GeneralFailureError, match="beyond 32 bits"):
+            await results(named, x=np.int32(given))
 
 
 class TestRefusals:
