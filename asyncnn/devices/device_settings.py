@@ -115,13 +115,13 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     lanes: int | None = None
     most_threads: int = 4
     relaxed_as_float16: bool | None = None
-    batching: int = 1
     policy: Policy = Policy()
     refuses_unmeetable_deadlines: bool = False
     idle_after_s: float = 2.0
     stuck_after_s: float = 30.0
     extensions: tuple[Extension, ...] = ()
     isolated: bool = False
+    batching: int = 1
 
     def __post_init__(self) -> None:
         check_least(
