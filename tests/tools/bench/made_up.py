@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from asyncnn.tools.bench import (
     bench_accelerated,
+    bench_batching,
     bench_burst,
     bench_cluster,
     bench_files,
@@ -71,6 +72,18 @@ def threads(*, met: bool) -> BenchReport:
     titles = {"alone": ("one run", "us")}
     rows = bench_threads.rows_of(titles, measured, {"onnx_thread": REFUSAL})
     return bench_threads.reported(5, WHERE, [*rows])
+
+
+def batching(*, met: bool) -> BenchReport:
+    """Return a report on batches in one process."""
+    us = 0.6 if met else 0.7
+    rows = ("request", us), ("p99", 1.0)
+    measured = figures(
+        **{f"{row} batched": batched for row, batched in rows},
+        **{f"{row} alone": 1.0 for row, _ in rows},
+    )
+    found = bench_batching.rows_of("inprocess", measured)
+    return bench_batching.reported(5, WHERE, found)
 
 
 def fence(*, met: bool) -> BenchReport:
@@ -257,5 +270,6 @@ MADE_UP: dict[str, Callable[..., BenchReport]] = {
         sessions,
         steps,
         threads,
+        batching,
     )
 }
