@@ -188,6 +188,7 @@ BENCHMARKS = {
         "Measure a device on a local cluster beside bare calls of an actor.\n\n"
         "Needs Ray: pip install asyncnn\\[ray].",
         (_ROUNDS,),
+    ),
     "batching": Benchmark(
         "bench_batching.bench",
         "Measure 64 clients of one model, with batches and without.",
