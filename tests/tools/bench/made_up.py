@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from asyncnn.tools.bench import (
     bench_accelerated,
+    bench_batching,
     bench_burst,
+    bench_cluster,
     bench_files,
     bench_kernels,
     bench_models,
@@ -72,6 +74,18 @@ def threads(*, met: bool) -> BenchReport:
     return bench_threads.reported(5, WHERE, [*rows])
 
 
+def batching(*, met: bool) -> BenchReport:
+    """Return a report on batches in one process."""
+    us = 0.6 if met else 0.7
+    rows = ("request", us), ("p99", 1.0)
+    measured = figures(
+        **{f"{row} batched": batched for row, batched in rows},
+        **{f"{row} alone": 1.0 for row, _ in rows},
+    )
+    found = bench_batching.rows_of("inprocess", measured)
+    return bench_batching.reported(5, WHERE, found)
+
+
 def fence(*, met: bool) -> BenchReport:
     """Return a report on fences."""
     us = {"pending": 150.0 if met else 151.0, "chain": 1.0, "pipeline": 1.0}
@@ -82,6 +96,11 @@ def service(*, met: bool) -> BenchReport:
     """Return a report on the service, without one of its peers."""
     us = {"execute": 160.0 if met else 161.0, "image": 5.0}
     return placed(bench_waits.service, "grpc_aio", **us)
+
+
+def cluster(*, met: bool) -> BenchReport:
+    """Return a report on a cluster."""
+    return placed(bench_cluster.bench, two=50.0 if met else 60.0)
 
 
 def bursts(*apart_and_together: dict[str, float]) -> list[Measured]:
@@ -241,6 +260,7 @@ MADE_UP: dict[str, Callable[..., BenchReport]] = {
         awaiting,
         kernels,
         service,
+        cluster,
         burst,
         fence,
         cache,
@@ -250,5 +270,6 @@ MADE_UP: dict[str, Callable[..., BenchReport]] = {
         sessions,
         steps,
         threads,
+        batching,
     )
 }
