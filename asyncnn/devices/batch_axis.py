@@ -6,6 +6,8 @@ shapes agree shows as the model is compiled for a size, and that outputs do is m
 then: `asyncnn.devices.batching`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -18,6 +20,7 @@ from asyncnn.input_files import decoding
 from asyncnn.memory.pools import view
 from asyncnn.pacing import completed
 from asyncnn.tflite.scan import reading_checked
+from asyncnn.tflite.tables import Tensor
 
 MOST_MEMBER_BYTES = 1 << 16
 """Of all inputs and outputs: larger ones take longer to copy than a batch saves."""
@@ -59,6 +62,14 @@ _PADS = {"MIRROR_PAD", "PAD", "PAD_V2"}
 _AMONG = {"BATCH_MATMUL": 2, "CONCATENATION": -1}
 """Which inputs come with the request; of others, the first one does."""
 
+_FILE_AXES = {
+    **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"), 1),
+    "EXPAND_DIMS": 1,
+    "SPLIT": 0,
+}
+_FILE_PADS = {"MIRROR_PAD", "PAD", "PADV2"}
+_LAST_AXIS = {"L2_NORMALIZATION", "LOG_SOFTMAX", "SOFTMAX"}
+
 _IN_FILES = {
     *(*_BY_ELEMENT, *_BY_MEMBER, *_AXES, *_PADS, "RESHAPE", "TRANSPOSE"),
     *("GELU", "LEAKY_RELU", "PADV2", "RELU_N1_TO_1", "SQUARE", "SUM"),
@@ -86,11 +97,32 @@ def batched_model(program: Program, size: int) -> Model:
 def _check_file(data: bytes) -> None:
     with decoding("TFLite"):
         graphs = completed(reading_checked(memoryview(data), is_final=True)).graphs
-        names = {operator.name for graph in graphs for operator in graph.operators}
     if len(graphs) > 1:
         raise GeneralFailureError("it has control flow")
-    for name in sorted(names - _IN_FILES):
-        raise GeneralFailureError(f"{name} may depend on the batch")
+    for operator in graphs[0].operators:
+        tensors = [graphs[0].tensors[index] for index in operator.inputs if index >= 0]
+        if not _is_apt(operator.name, tensors):
+            raise GeneralFailureError(f"{operator.name} may depend on the batch")
+
+
+def _is_apt(name: str, tensors: Sequence[Tensor]) -> bool:
+    """Tell whether an operator of a file leaves the first axis alone."""
+    shapes = [tensor.shape for tensor in tensors if tensor.data is None]
+    # Shapes of unlike ranks would be broadcast from one request to another.
+    if name not in _IN_FILES or len({len(shape) for shape in shapes}) > 1:
+        return False
+    rank = len(shapes[0]) if shapes else 1
+    if name in _FILE_AXES:
+        axes = tensors[_FILE_AXES[name]].data
+        of = max(rank + (name == "EXPAND_DIMS"), 1)
+        return axes is not None and not np.any(axes % of == 0)
+    if name == "TRANSPOSE" or name in _FILE_PADS:
+        first = tensors[1].data
+        return first is not None and not np.any(first[:1])
+    if name == "RESHAPE":  # else lengths of other axes grow, not that of the first
+        shape = tensors[1].data if len(tensors) > 1 else None
+        return shape is not None and shape.ravel()[:1].tolist() == [-1]
+    return rank > 1 or name not in _LAST_AXIS
 
 
 class _Stacking:
