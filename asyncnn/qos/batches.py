@@ -21,6 +21,7 @@ from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.virtual_time import Share
 from asyncnn.qos.work import (
     CARRIED,
+    LEADING,
     RUNNING,
     WAITING,
     ClientAccount,
@@ -65,22 +66,16 @@ def gathered(queue: RunQueue[JobT], leader: JobT, now_ns: int) -> JobT:
 
 
 def _carry(queue: RunQueue[Any], batch: Any, now_ns: int) -> None:
-    """Have a batch run in place of its members, of which the first has a lane.
-
-    It is pending beside them.
-    """
-    leader, account = batch.members[0], batch.members[0].account
-    batch.account, batch.added_ns, batch.state = account, now_ns, RUNNING
+    """Have a batch run in place of its members, of which the first has a lane."""
+    leader = batch.members[0]
+    batch.account, batch.added_ns, batch.state = leader.account, now_ns, RUNNING
     batch.resumed_ns = batch.charged_ns = now_ns
     batch.review_ns, batch.was_starved = leader.review_ns, leader.was_starved
     queue._running[queue._running.index(leader)] = batch
     for member in batch.members:
         member.state = CARRIED
         member.account.served_ns[batch.priority] = now_ns
-    account.pending += 1
-    queue.pending += 1
-    if queue.pending == queue._max_pending:
-        queue._filled_or_freed()
+    leader.state = LEADING
 
 
 def _put_back(first: _First) -> None:

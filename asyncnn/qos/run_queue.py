@@ -34,6 +34,7 @@ from asyncnn.hal.types import Priority
 from asyncnn.qos.virtual_time import Policy, Shares
 from asyncnn.qos.work import (
     CARRIED,
+    LEADING,
     OUTSIDE,
     RUNNING,
     SUSPENDED,
@@ -296,6 +297,8 @@ class RunQueue(Generic[JobT]):
         for member in job.members:
             if member.state is CARRIED:
                 self.end(member, now_ns)
+            elif member.state is LEADING:
+                member.state = OUTSIDE
         job.state = OUTSIDE
         account.pending -= 1
         self.pending = pending = self.pending - 1
@@ -357,6 +360,9 @@ class RunQueue(Generic[JobT]):
 
         One that is carried leaves its batch.
         """
+        if job.state is LEADING:
+            job.state = OUTSIDE
+            return True
         if job.state is CARRIED:
             self.end(job, 0)
             return True

@@ -126,7 +126,8 @@ class JobState(Enum):
     It is RUNNING when a lane takes it, at once if one is free, else WAITING before. It
     is SUSPENDED when it was given back until a lane takes it again, and OUTSIDE when it
     has ended or was discarded, as before it was added. It is CARRIED while a batch that
-    it is a member of runs or is suspended in its place.
+    it is a member of runs or is suspended in its place, the first member LEADING: the
+    batch is pending for it, even if it leaves.
     """
 
     OUTSIDE = "outside"
@@ -134,10 +135,11 @@ class JobState(Enum):
     RUNNING = "running"
     SUSPENDED = "suspended"
     CARRIED = "carried"
+    LEADING = "leading"
 
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
-OUTSIDE, WAITING, RUNNING, SUSPENDED, CARRIED = JobState
+OUTSIDE, WAITING, RUNNING, SUSPENDED, CARRIED, LEADING = JobState
 
 
 class QueueEntry:
