@@ -73,7 +73,7 @@ def _carry(queue: RunQueue[Any], batch: Any, now_ns: int) -> None:
     batch.review_ns, batch.was_starved = leader.review_ns, leader.was_starved
     queue._running[queue._running.index(leader)] = batch
     for member in batch.members:
-        member.state = CARRIED
+        member.state, member.batch = CARRIED, batch
         member.account.served_ns[batch.priority] = now_ns
     leader.state = LEADING
 

@@ -295,6 +295,7 @@ class RunQueue(Generic[JobT]):
             self.waiting += 1
             return
         for member in job.members:
+            member.batch = None
             if member.state is CARRIED:
                 self.end(member, now_ns)
             elif member.state is LEADING:
@@ -360,11 +361,12 @@ class RunQueue(Generic[JobT]):
 
         One that is carried leaves its batch.
         """
-        if job.state is LEADING:
-            job.state = OUTSIDE
-            return True
-        if job.state is CARRIED:
-            self.end(job, 0)
+        if job.state in (CARRIED, LEADING):
+            job.batch = None
+            if job.state is LEADING:
+                job.state = OUTSIDE
+            else:
+                self.end(job, 0)
             return True
         if job.state not in (WAITING, SUSPENDED):
             return False

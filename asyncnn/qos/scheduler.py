@@ -317,8 +317,11 @@ class Scheduler(Lanes):
         # Before it is withdrawn: a lane may take it in between, and has to find this.
         work.abort(status)
         with self._lock:
+            batch = work.batch
             if not self._take_out(work):
                 return False
+            if batch is not None and not any(each.batch for each in batch.members):
+                batch.abort(status)  # nobody waits for it any more
         if work.is_left:
             # Most often its lane stops before a thread could have begun.
             self.inbox.call(

@@ -150,12 +150,13 @@ class QueueEntry:
     that would end after the deadline. Lane time of a job counts ``cost`` times in the
     share of its client. ``preemptions`` counts how often it made way for
     another one after it had begun. One with ``members`` is their batch, and runs in
-    place of them; one that ``goes_in_batches`` may be a member. The rest is the run
-    queue's.
+    place of them; one that ``goes_in_batches`` may be a member, of ``batch`` while that
+    has its place. The rest is the run queue's.
     """
 
     goes_in_batches: ClassVar[bool] = False
     members: "Sequence[Any]" = ()
+    batch: Any = None
     account: "ClientAccount[Any]"
     added_ns: int
     charged_ns: int

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -185,6 +186,33 @@ async def test_who_leaves_costs_the_others_nothing(
             np.testing.assert_array_equal(space, expected)
         counts = (await one.device.statistics()).executions
         assert (counts.queued, counts.running) == (0, 0)
+
+
+async def test_a_batch_stops_that_nobody_waits_for(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], tmp_path: Path
+) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+
+    def endless(self: batching.Batch, pause: Pause) -> bool:
+        begun.set()
+        while not self._must_end:
+            time.sleep(0.001)
+        stopped.set()
+        self._check()
+        return True
+
+    monkeypatch.setattr(batching.Batch, "advance", endless)
+    async with opened("reference", "inprocess", tmp_path, sizes) as one:
+        model = await one.device.prepare(chain(3, 1, 4))
+        async with holding(one) as let_go:
+            runs = await start([model], X[:2])
+            await waiting(one, 2)
+            let_go()
+            await asyncio.to_thread(begun.wait)
+            await cancelled(runs[0])
+            assert not stopped.is_set()
+            await cancelled(runs[1])
+            assert await asyncio.to_thread(stopped.wait, 20)
 
 
 async def test_a_batch_that_fails_is_run_one_by_one(
