@@ -4,6 +4,7 @@ Source: the Open Inference Protocol (KServe's predict protocol, version 2), and 
 extensions for binary tensors, repositories, statistics and system shared memory.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,7 +31,7 @@ from asyncnn.oip.admission import (
 from asyncnn.oip.client_regions import Placement
 from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_numbers
 from asyncnn.oip.repository import Admitted, Repository, ServedModel
-from asyncnn.web import Application, CancelOnDisconnect, Message, Receive, Send
+from asyncnn.web import CLIENT_CLOSED_REQUEST, Application, Message, Receive, Send
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_CALL_BYTES = 1 << 16
@@ -256,7 +257,8 @@ class RestFace:
                 await under_way.read(placement)
             under_way.is_read()
             wanted = asked_run(asked.parameters)
-            outputs = await repository.run(served, arrays, wanted)
+            with _WhileThere(request):
+                outputs = await repository.run(served, arrays, wanted)
             under_way.is_run()
             if placement.outputs:
                 await placement.write(outputs)
@@ -338,6 +340,37 @@ async def _asked(request: Request, kind: type[T]) -> T:
     return _decoded(msgspec.json.Decoder(kind), body or b"{}")
 
 
+class _WhileThere:
+    """Cancels the task of a request, in the block, if its client goes.
+
+    `asyncnn.web.CancelOnDisconnect` would do, but takes ten times as long, which is
+    longer than a small model does.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._is_gone = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelled_before = task, task.cancelling()
+        # Behind the body there is but the end of the connection.
+        self._next = asyncio.ensure_future(self._request.receive())
+        self._next.add_done_callback(self._cut)
+
+    def _cut(self, received: "asyncio.Future[Message]") -> None:
+        if not received.cancelled():
+            self._is_gone = True
+            self._task.cancel()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._next.remove_done_callback(self._cut)
+        self._next.cancel()
+        if self._is_gone and self._task.uncancel() <= self._cancelled_before:
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has gone")
+
+
 class _TokenGate:
     """Lets only requests with a token pass, but for those that ask for health."""
 
@@ -389,6 +422,9 @@ class Call(NamedTuple):
 
 
 CALLS = (
+    # First, as paths are looked for in this order.
+    Call("POST", f"{MODEL}/infer", RestFace.infer, InferRequest),
+    Call("POST", f"{MODEL}{VERSION}/infer", RestFace.infer, InferRequest),
     Call("GET", "/v2/health/live", RestFace.live),
     Call("GET", "/v2/health/ready", RestFace.ready),
     Call("GET", "/v2", RestFace.server, gives=describing.ServerRecord),
@@ -400,7 +436,6 @@ CALLS = (
             ("GET", "", RestFace.model, None, describing.ServedRecord),
             ("GET", "/ready", RestFace.model_ready, None, dict),
             ("GET", "/stats", RestFace.statistics, None, dict),
-            ("POST", "/infer", RestFace.infer, InferRequest, dict),
         )
     ),
     Call(
@@ -433,7 +468,7 @@ def rest_application(
 ) -> Starlette:
     """Return the ASGI application of the protocol, which shows its OpenAPI document.
 
-    A request whose client has gone ends, and what it computes, too.
+    A run whose client has gone stops computing.
     """
     face = RestFace(repository)
     described = _encode(document)
@@ -441,9 +476,7 @@ def rest_application(
     async def openapi(_: Request) -> Response:
         return _json(described)
 
-    middleware = [Middleware(CancelOnDisconnect)]
-    if tokens:
-        middleware.insert(0, Middleware(_TokenGate, tokens=tokens))
+    middleware = [Middleware(_TokenGate, tokens=tokens)] if tokens else []
     return Starlette(
         routes=[
             Route(call.path, call.answer.__get__(face), methods=[call.method])
