@@ -17,7 +17,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from asyncnn.execution import Outputs
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    MissedDeadlineTransientError,
+    failure_of,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.offload import offload
 from asyncnn.oip import describing
@@ -245,7 +250,14 @@ class RestFace:
         repository = self._repository
         size = _size_of(request, repository.limits.max_request_bytes)
         with Admitted(repository, size) as under_way:
-            body = await _body(request, size)
+            try:
+                async with asyncio.timeout(repository.limits.body_s):
+                    body = await _body(request, size)
+            except TimeoutError:
+                raise MissedDeadlineTransientError(
+                    f"the request took more than {repository.limits.body_s:g} s to "
+                    "come, as OipLimits.body_s says"
+                ) from None
             served = under_way.served = repository.usable(*_name_of(request))
             placement = Placement(repository.regions)
             given = body, request.headers.get(HEADER_LENGTH), served, placement
