@@ -189,6 +189,11 @@ BENCHMARKS = {
         "Measure priorities and deadlines beside a thread pool, and what they cost.",
         (_ROUNDS,),
     ),
+    "batching": Benchmark(
+        "bench_batching.bench",
+        "Measure 64 clients of one model, with batches and without.",
+        (_FEW_ROUNDS,),
+    ),
     "loading": Benchmark(
         "bench_files.loading",
         "Measure reading and preparing model files beside LiteRT's interpreter.\n\n"

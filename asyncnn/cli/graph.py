@@ -226,6 +226,8 @@ def print_explanation(explanation: "Explanation") -> None:
         typer.echo(f"{explanation.device} runs the file translated, not by {engine}")
     for hint, told in explanation.hal_hints.items():
         typer.echo(f"{explanation.device}: the hint {hint} is {told}")
+    if explanation.batching:
+        typer.echo(f"{explanation.device}: batches: {explanation.batching}")
     supported = sum(report.is_supported for report in explanation.operations)
     total = len(explanation.operations)
     typer.echo(f"{explanation.device} supports {supported} of {total} operations")

@@ -64,6 +64,7 @@ class ModelReport(msgspec.Struct, Generic[Work], frozen=True):
     priority: str
     idle_bytes: int
     executions: Work
+    batching: str = ""
 
     @classmethod
     def of(cls, model: ModelStatistics, executions: Work) -> Self:

@@ -20,6 +20,7 @@ import numpy as np
 
 from asyncnn import __version__
 from asyncnn.devices.cache_files import TAG_BYTES, closed, content_of
+from asyncnn.devices.executable import IModelBatching
 from asyncnn.devices.private_files import (
     read_private,
     state_folder,
@@ -52,11 +53,12 @@ _LENGTH = struct.Struct("<I")
 
 
 class Compiled(msgspec.Struct, frozen=True, eq=False):
-    """A program, and how its client wants it to be executed."""
+    """A program, how its client wants it to be executed, and its batches if any."""
 
     program: Program
     preference: ExecutionPreference
     priority: Priority
+    batching: IModelBatching | None = None
 
 
 class StoredArray(msgspec.Struct, frozen=True, array_like=True):

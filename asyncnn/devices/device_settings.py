@@ -82,6 +82,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     With ``relaxed_as_float16``, the accelerated device has its engine compute float32
     as float16 where a model allows that; None where it was measured to gain by it.
 
+    ``batching`` is how many waiting runs of one model may run as one, 1 for none: of
+    models whose outputs were seen not to depend on that, where every deadline holds.
+
     ``policy`` orders what competes. With ``refuses_unmeetable_deadlines`` an execution
     is not begun if its deadline comes sooner than any that its model has lately needed.
     After ``idle_after_s`` without work, buffers and threads are given back; those of
@@ -118,12 +121,13 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     stuck_after_s: float = 30.0
     extensions: tuple[Extension, ...] = ()
     isolated: bool = False
+    batching: int = 1
 
     def __post_init__(self) -> None:
         check_least(
             self, 1, "max_pending", "max_waiting", "max_bursts", "max_run_bytes"
         )
-        check_least(self, 1, "lanes", "most_threads")
+        check_least(self, 1, "lanes", "most_threads", "batching")
         check_least(self, 0, "max_buffer_bytes", "stuck_after_s", "inline_below_us")
         check_least(self, 0, "blas_threads", "switch_interval_s")
         if not self.idle_after_s > 0:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.process_wide import NOTHING
@@ -13,6 +13,7 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Priority
 from asyncnn.pacing import Steps
 from asyncnn.qos import Work, WorkAccounting
+from asyncnn.qos.work import IBatching
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +131,29 @@ class Spreading:
         self._is_ready = True
 
 
+class IModelBatching(IBatching[Any], Protocol):
+    """What models of one content have in common whose runs may go in batches.
+
+    ``why_not`` says why none do, ``words`` that, or how many. ``kind`` are the runs.
+    """
+
+    why_not: str
+
+    @property
+    def words(self) -> str:
+        """How many runs are one batch at most, and how equal; or why none are."""
+
+    @property
+    def kind(self) -> type[Any]:
+        """The class of runs that go in batches."""
+
+    def use(self, make: "Callable[[Program], Executable]") -> None:
+        """Have ``make`` say how the program of each size is executed."""
+
+    def trim(self) -> None:
+        """Free what no batch uses."""
+
+
 _FAR = 2.0
 """Multiple of ``inline_below_ns`` beyond which processor time is not measured."""
 
@@ -146,7 +170,8 @@ _CERTAIN = 0.75
 class Executable:
     """What all executions of one prepared model have in common, and have taught.
 
-    ``spreading`` decides on threads, if there may be several. ``cost`` is as in
+    ``spreading`` decides on threads, if there may be several, ``batching`` on what runs
+    as one with others. ``cost`` is as in
     `Work`; ``cancel`` stops one, also while it waits for its plan. Kernels run
     within ``computing``, on any number of threads at a time. It ``goes_native`` once an
     engine has computed one. ``result`` is what the last that succeeded unmeasured was
@@ -180,6 +205,7 @@ class Executable:
         self.cancel = cancel
         self.computing = computing
         self.spreading: Spreading | None = None
+        self.batching: IModelBatching | None = None
         self.cost = 1.0
         self.goes_native = False
         self.lessons: list[tuple[int, int, int]] = []

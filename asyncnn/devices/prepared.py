@@ -20,7 +20,7 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.executable import Executable, Spreading
+from asyncnn.devices.executable import Executable, IModelBatching, Spreading
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
@@ -125,6 +125,9 @@ class InProcessPreparedModel(BasePreparedModel):
                     program, threads, device.releaser.advance_on_thread
                 )
                 self._executable.spreading = spreading
+        self._kind: type[Run] = Run
+        if compiled.batching is not None and not compiled.batching.why_not:
+            self._be_batched(compiled.batching, settings)
         self.stays_ready = preference is ExecutionPreference.SUSTAINED_SPEED
 
     @property
@@ -152,7 +155,7 @@ class InProcessPreparedModel(BasePreparedModel):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        kind = Run if active.recorder is None else Traced
+        kind = self._kind if active.recorder is None else Traced
         work = kind(
             self._executable,
             request,
@@ -186,7 +189,8 @@ class InProcessPreparedModel(BasePreparedModel):
             return launched(self, execution, options)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
-        kind, client = Run if active.recorder is None else Traced, calling_client.get()
+        kind = self._kind if active.recorder is None else Traced
+        client = calling_client.get()
         arrays, executable = execution.arrays, self._executable
         run: Run = made(kind, executable, execution, arrays, options, client)
         try:
@@ -205,7 +209,8 @@ class InProcessPreparedModel(BasePreparedModel):
             return None if bound is None else self.launch(bound, options)
         if EXECUTION.is_on:
             _tell_launch("execute", usual, options.deadline)
-        kind, client = Run if active.recorder is None else Traced, calling_client.get()
+        kind = self._kind if active.recorder is None else Traced
+        client = calling_client.get()
         run: Run = made(kind, self._executable, usual, tensors, options, client)
         try:
             self._scheduler.submit(run)
@@ -393,6 +398,7 @@ class InProcessPreparedModel(BasePreparedModel):
 
     def statistics(self, number: int, snapshot: PendingSnapshot) -> ModelStatistics:
         """Return what became of this model's executions; ``number`` names it."""
+        batching = self._compiled.batching
         return ModelStatistics(
             number=number,
             client=self._client,
@@ -400,6 +406,23 @@ class InProcessPreparedModel(BasePreparedModel):
             priority=self._compiled.priority,
             executions=snapshot.of(self._accounting),
             idle_bytes=self._program.idle_bytes,
+            batching="" if batching is None else batching.words,
+        )
+
+    def _be_batched(self, batching: IModelBatching, settings: DeviceSettings) -> None:
+        self._kind = batching.kind
+        self._executable.batching = batching
+        priority = self._compiled.priority
+        computing = blas_threads_limited(settings.blas_threads)
+        batching.use(
+            lambda program: Executable(
+                program,
+                0.0,
+                priority,
+                WorkAccounting(),
+                self._scheduler.cancel,
+                computing=computing,
+            )
         )
 
     def trim(self) -> int:
@@ -407,6 +430,8 @@ class InProcessPreparedModel(BasePreparedModel):
         spreading = self._executable.spreading
         if spreading is not None:
             spreading.begin_anew()
+        if self._executable.batching is not None:
+            self._executable.batching.trim()
         return self._program.trim()
 
     async def _configure(

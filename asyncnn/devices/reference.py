@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary
 
 from asyncnn import __version__, pacing
@@ -64,6 +64,9 @@ from asyncnn.qos import Scheduler, calling_client
 from asyncnn.qos.watching import IdleTimer
 from asyncnn.tracing import Layer, Phase, span
 
+if TYPE_CHECKING:
+    from asyncnn.devices.batching import BatchPreparations
+
 logger = logging.getLogger(__name__)
 
 SUSTAINED_IDLE = 30
@@ -109,6 +112,13 @@ class InProcessDevice(BaseDevice):
         self._numbers = count(1)
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
+        self._batches: BatchPreparations | None = None
+        if self._settings.batching > 1:
+            from asyncnn.devices import batching
+
+            limit = process_wide.blas_threads_limited(self._settings.blas_threads)
+            most = self._settings.batching, self._settings.max_run_bytes
+            self._batches = batching.BatchPreparations(*most, limit)
 
     @property
     def has_measured_capabilities(self) -> bool:
@@ -248,6 +258,17 @@ class InProcessDevice(BaseDevice):
         most_bytes = self._settings.max_run_bytes
         return (yield from supporting(self._extensions.resolved(model), most_bytes))
 
+    async def batching_of(self, model: Model) -> str:
+        """Return how many runs of a model may be one; see `IBatches`."""
+        if self._batches is None:
+            return ""
+        order = PrepareArguments(model)
+        settings = ExecutionPreference(order.preference), Priority(order.priority)
+        caches = self._parts().caches
+        prepare = caches.preparation(model, *settings, order.cache)
+        compiled = await offload_steps(self._batches.preparing(prepare))
+        return "" if compiled.batching is None else compiled.batching.words
+
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return 1 and 1."""
         return ErrorStatus.NONE, MODEL_FILES, DATA_FILES
@@ -264,7 +285,9 @@ class InProcessDevice(BaseDevice):
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
-            return self._parts().caches.preparation(model, *settings, cache)
+            return self._batched(
+                self._parts().caches.preparation(model, *settings, cache)
+            )
 
         return self._launch_preparation(order, priority, deadline, callback)
 
@@ -275,11 +298,15 @@ class InProcessDevice(BaseDevice):
         DRIVER("prepare_model_from_cache")
 
         def order() -> Prepare:
-            return self._parts().caches.loading(asked.cache)
+            return self._batched(self._parts().caches.loading(asked.cache))
 
         return self._launch_preparation(
             order, Priority.MEDIUM, asked.deadline, callback
         )
+
+    def _batched(self, prepare: Prepare) -> Prepare:
+        batches = self._batches
+        return prepare if batches is None else partial(batches.preparing, prepare)
 
     def _launch_preparation(
         self,

@@ -382,7 +382,7 @@ class Run(RunFields, Work, Completion):
             self._resolve(ExecutionResult(*told, NO_TIMING, str(error)))
         if error is None and not self.ends_anywhere:  # what fails now loses no end
             spread = 0 if self.preemptions else self._threads
-            lessons = executable.lessons
+            lessons = self._lessons
             lessons.append((self.computed_ns, self._cpu_ns, spread))
             if spread or executable.is_young or len(lessons) >= MOST_LESSONS:
                 executable.learn()

@@ -28,7 +28,8 @@ class ModelStatistics(msgspec.Struct, frozen=True):
     """One prepared model. ``number`` counts a device's models from 1.
 
     ``client`` is the number of the client that it was prepared for. ``idle_bytes`` of
-    memory are kept for its next executions.
+    memory are kept for its next executions. ``batching`` says how many may run as one,
+    or why none do; nothing where the device's settings do not ask for that.
     """
 
     number: int
@@ -37,6 +38,7 @@ class ModelStatistics(msgspec.Struct, frozen=True):
     priority: Priority
     executions: WorkStatistics
     idle_bytes: int
+    batching: str = ""
 
 
 class ClientStatistics(msgspec.Struct, frozen=True):

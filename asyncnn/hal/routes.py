@@ -89,6 +89,20 @@ class EngineShare(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
+class IBatches(Protocol):
+    """A device that may run waiting requests of one model as one. Not in the HAL."""
+
+    async def batching_of(self, model: Model) -> str:
+        """Return how many requests of a validated model may be one, or why none are.
+
+        Nothing where its settings do not ask for that.
+
+        :raises AsyncnnError: if the model cannot be prepared.
+        """
+        ...
+
+
+@runtime_checkable
 class IEngineShares(Protocol):
     """A device with more than one engine. Not in the HAL."""
 

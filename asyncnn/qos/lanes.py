@@ -99,6 +99,10 @@ class Lanes(ABC):
         """Report the end of ``work``; on the loop."""
 
     @abstractmethod
+    def _disband(self, batch: Work) -> None:
+        """Report the ends of all that are members of a batch by now; on the loop."""
+
+    @abstractmethod
     def _finish_here(self, work: Work) -> None:
         """Report the end of ``work`` on this thread."""
 
@@ -188,7 +192,7 @@ class Lanes(ABC):
             while works:
                 work, has_ended = works[0], True
                 del works[0]
-                self._finish(work)
+                (self._disband if work.members else self._finish)(work)
         except BaseException:  # the application is stopped, and closes us then
             if work is not None:
                 self._let_go(work, has_ended)
@@ -480,6 +484,9 @@ class Lanes(ABC):
             following = run_queue.take(now_ns)
             if following is None:
                 break
+            if following.goes_in_batches and run_queue.waiting:
+                following = following.gathered(run_queue, now_ns)
+                self.open[following] = None
             if not self._give(following):
                 run_queue.give_back(following, now_ns, 0)
                 self._start_another()

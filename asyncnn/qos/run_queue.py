@@ -33,6 +33,7 @@ from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
 from asyncnn.hal.types import Priority
 from asyncnn.qos.virtual_time import Policy, Shares
 from asyncnn.qos.work import (
+    CARRIED,
     OUTSIDE,
     RUNNING,
     SUSPENDED,
@@ -42,6 +43,8 @@ from asyncnn.qos.work import (
     JobT,
     User,
     UserAccount,
+    charge_members,
+    has_member_of,
 )
 
 IDLE_LANE_SHARE = 4
@@ -273,8 +276,11 @@ class RunQueue(Generic[JobT]):
                 least_ns = lane_ns // IDLE_LANE_SHARE
                 owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
             cost_ns, user = owed_ns * job.cost, account.user
-            account.virtual_ns += cost_ns / account.weight
-            user.virtual_ns += cost_ns / user.weight
+            if job.members:
+                charge_members(job, cost_ns)
+            else:
+                account.virtual_ns += cost_ns / account.weight
+                user.virtual_ns += cost_ns / user.weight
             account.served_ns[job.priority] = now_ns
             if self.aside:
                 self._free_lane(job)
@@ -287,6 +293,9 @@ class RunQueue(Generic[JobT]):
             account.user.waiting += 1
             self.waiting += 1
             return
+        for member in job.members:
+            if member.state is CARRIED:
+                self.end(member, now_ns)
         job.state = OUTSIDE
         account.pending -= 1
         self.pending = pending = self.pending - 1
@@ -344,7 +353,13 @@ class RunQueue(Generic[JobT]):
         return len(users) > 1 or len(job.account.user.clients.active) > 1
 
     def discard(self, job: JobT) -> bool:
-        """Forget a job that waits or is suspended; False if it does not wait here."""
+        """Forget a job that waits or is suspended; False if it does not wait here.
+
+        One that is carried leaves its batch.
+        """
+        if job.state is CARRIED:
+            self.end(job, 0)
+            return True
         if job.state not in (WAITING, SUSPENDED):
             return False
         account = job.account
@@ -373,6 +388,9 @@ class RunQueue(Generic[JobT]):
         """Count what a job has had of its lane since it was last charged, by weight."""
         cost_ns, account = (now_ns - job.charged_ns) * job.cost, job.account
         job.charged_ns, user = now_ns, account.user
+        if job.members:
+            charge_members(job, cost_ns)
+            return
         account.virtual_ns += cost_ns / account.weight
         user.virtual_ns += cost_ns / user.weight
 
@@ -420,7 +438,10 @@ class RunQueue(Generic[JobT]):
         """
         chosen = None
         for job in self._running:
-            if job.account is not account or job.is_stopping:
+            if job.is_stopping or (
+                job.account is not account
+                and not (job.members and has_member_of(job, account))
+            ):
                 continue
             makes_way = job.priority < priority and not self._is_in_starved_slice(
                 job, now_ns

@@ -11,7 +11,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, closed_error
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    MissedDeadlinePersistentError,
+    MissedDeadlineTransientError,
+    closed_error,
+)
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.pacing import Pause
@@ -348,6 +354,41 @@ class Scheduler(Lanes):
         if len(ended) >= MOST_ENDED:
             self._late_counts.settle()
 
+    def _disband(self, batch: Work) -> None:
+        """Report the ends of all that are members of a batch by now.
+
+        If it has failed, each runs by itself: most are not why.
+        """
+        members = [member for member in batch.members if member in self.open]
+        try:
+            has_computed = batch.settle(members)
+        except Exception:
+            logger.exception("a batch is of no use to its members")
+            has_computed = False
+        for member in members:
+            if member not in self.open:  # the end of another one has cancelled it
+                continue
+            if has_computed or member.is_withdrawn:
+                self._finish(member)
+            else:
+                self._submit_alone(member)
+        self.open.pop(batch, None)
+        if not (self.open or self._idle.is_waiting):
+            self._note_ended()
+
+    def _submit_alone(self, work: Work) -> None:
+        self._forget_deadline(work)
+        del self.open[work]
+        work.run_alone()
+        try:
+            self.submit(work)
+        except AsyncnnError as refusal:
+            error = refusal
+            if isinstance(refusal, MissedDeadlinePersistentError):
+                error = MissedDeadlineTransientError("its batch had just failed")
+            work.fail(error)
+            work.finish()
+
     def _finish_here(self, work: Work) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""
         del self.open[work]
@@ -399,6 +440,11 @@ class Scheduler(Lanes):
         self, work: Work, status: ErrorStatus = ErrorStatus.GENERAL_FAILURE
     ) -> None:
         """Report work whose lane is stuck, unless that was done."""
+        if work.members:
+            self.open.pop(work, None)
+            for member in work.members:
+                self._give_up(member, status)
+            return
         if work in self.open:
             work.abort(status)
             work.decides()  # so that it writes to nothing, if it ever goes on

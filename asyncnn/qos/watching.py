@@ -45,6 +45,8 @@ class PendingSnapshot:
         self._queued: Counter[WorkAccounting | None] = Counter()
         self._running: Counter[WorkAccounting | None] = Counter()
         for work in pending:
+            if work.members:  # these are what was asked for
+                continue
             is_queued = work.state is JobState.WAITING
             counter = self._queued if is_queued else self._running
             counter.update((accounting, work.account.accounting, work.accounting))

@@ -5,12 +5,12 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from itertools import count
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from weakref import ref
 
 from asyncnn.deadlines import format_duration
@@ -125,17 +125,19 @@ class JobState(Enum):
 
     It is RUNNING when a lane takes it, at once if one is free, else WAITING before. It
     is SUSPENDED when it was given back until a lane takes it again, and OUTSIDE when it
-    has ended or was discarded, as before it was added.
+    has ended or was discarded, as before it was added. It is CARRIED while a batch that
+    it is a member of runs or is suspended in its place.
     """
 
     OUTSIDE = "outside"
     WAITING = "waiting"
     RUNNING = "running"
     SUSPENDED = "suspended"
+    CARRIED = "carried"
 
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
-OUTSIDE, WAITING, RUNNING, SUSPENDED = JobState
+OUTSIDE, WAITING, RUNNING, SUSPENDED, CARRIED = JobState
 
 
 class QueueEntry:
@@ -145,9 +147,13 @@ class QueueEntry:
     ``min_runtime_ns`` is what it takes at least, 0 if unknown: it is not begun when
     that would end after the deadline. Lane time of a job counts ``cost`` times in the
     share of its client. ``preemptions`` counts how often it made way for
-    another one after it had begun. The rest is the run queue's.
+    another one after it had begun. One with ``members`` is their batch, and runs in
+    place of them; one that ``goes_in_batches`` may be a member. The rest is the run
+    queue's.
     """
 
+    goes_in_batches: ClassVar[bool] = False
+    members: "Sequence[Any]" = ()
     account: "ClientAccount[Any]"
     added_ns: int
     charged_ns: int
@@ -177,6 +183,10 @@ class QueueEntry:
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and now_ns + self.min_runtime_ns >= deadline_ns
 
+    def batching(self) -> "IBatching[Any] | None":
+        """Return what makes a batch of it and others of the same; None if it cannot."""
+        return None
+
     def check_deadline(self, now_ns: int) -> None:
         """Raise `MissedDeadlinePersistentError` if it `cannot_meet_deadline`."""
         deadline_ns = self.deadline_ns
@@ -191,6 +201,24 @@ class QueueEntry:
 
 
 JobT = TypeVar("JobT", bound=QueueEntry)
+
+
+class IBatching(Protocol[JobT]):
+    """What jobs have in common that can be members of one batch."""
+
+    def sizes(self, most_ns: int) -> Sequence[int]:
+        """Return the sizes of batches that pay and take ``most_ns``; ascending."""
+
+    def cost_ns(self, size: int) -> int:
+        """Return the nanoseconds that a batch of ``size`` takes at most, as measured.
+
+        A ``size`` of 1 is a job that runs by itself, and what that mostly takes.
+        """
+        ...
+
+    def batch(self, members: Sequence[JobT]) -> JobT:
+        """Return a job that runs in place of ``members``, which have not begun."""
+        ...
 
 
 _FIRST = -1
@@ -236,6 +264,17 @@ class ReadyQueue(Generic[JobT]):
             self._heap.clear()
         return job
 
+    def first(self) -> tuple[int, int, JobT]:
+        """Return when the first job is due, its arrival, and it; there must be one."""
+        while self._heap[0][-1].state is OUTSIDE:
+            heapq.heappop(self._heap)
+        return self._heap[0]
+
+    def put_back(self, first: tuple[int, int, JobT]) -> None:
+        """Add what `first` has returned, and `pop` has removed, where it was."""
+        heapq.heappush(self._heap, first)
+        self.length += 1
+
     def discard(self, job: JobT) -> None:
         """Remove a job that is here."""
         job.state = OUTSIDE
@@ -277,6 +316,20 @@ class ClientAccount(Share, Generic[JobT]):
         self.ready = tuple(ReadyQueue[JobT]() for _ in Priority)
         self.served_ns = [0 for _ in Priority]
         self.accounting = WorkAccounting()
+
+
+def charge_members(batch: QueueEntry, cost_ns: float) -> None:
+    """Charge the clients of all members, in equal parts."""
+    part_ns = cost_ns / len(batch.members)
+    for member in batch.members:
+        account, user = member.account, member.account.user
+        account.virtual_ns += part_ns / account.weight
+        user.virtual_ns += part_ns / user.weight
+
+
+def has_member_of(job: QueueEntry, account: ClientAccount[Any]) -> bool:
+    """Tell whether a job is a batch with a member of that client."""
+    return any(member.account is account for member in job.members)
 
 
 logger = logging.getLogger(__name__)
@@ -355,6 +408,21 @@ class Work(QueueEntry, ABC):
         self, outcome: int | BaseException, started_ns: int, ended_ns: int, cpu_ns: int
     ) -> bool:
         """Return what `advance` would for the lane, which says how it has ended."""
+        raise NotImplementedError
+
+    def gathered(self, run_queue: Any, now_ns: int) -> "Work":
+        """Return a batch of it and others that wait, or itself; it was just taken."""
+        raise NotImplementedError
+
+    def settle(self, members: "Sequence[Any]") -> bool:
+        """Give ``members`` of the batch what is theirs; False if it has failed.
+
+        Called once it has ended, on the loop; others have left it.
+        """
+        raise NotImplementedError
+
+    def run_alone(self) -> None:
+        """Be a member of no batch from now on: one has failed."""
         raise NotImplementedError
 
     def run(self) -> int:

@@ -29,11 +29,11 @@ from asyncnn.hal.errors import (
     WrongTypeError,
     error_for,
 )
-from asyncnn.hal.interfaces import hal_hints, has_measured_capabilities
+from asyncnn.hal.interfaces import IDevice, hal_hints, has_measured_capabilities
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.performance import kernel_capabilities, relative_to
-from asyncnn.hal.routes import EngineShare, IEngineShares
+from asyncnn.hal.routes import EngineShare, IBatches, IEngineShares
 from asyncnn.hal.types import (
     EXTENSION_TYPE_BITS,
     Capabilities,
@@ -146,8 +146,9 @@ class Explanation(msgspec.Struct, frozen=True):
     when the model is prepared. ``unsupported`` are the operators of a file for which
     no model can be made of it, and ``device`` is empty then: none has been asked.
     ``hint`` says what to do about the problem, where that is known. ``hal_hints`` say
-    what the device makes of hints of the HAL. What is expected are ``are_estimates``
-    unless the device's capabilities were measured.
+    what the device makes of hints of the HAL, ``batching`` how many waiting runs may be
+    one, or why none are, where its settings ask for that. What is expected are
+    ``are_estimates`` unless the device's capabilities were measured.
     """
 
     device: str
@@ -161,6 +162,7 @@ class Explanation(msgspec.Struct, frozen=True):
     translated: str = ""
     hal_hints: dict[str, str] = {}
     are_estimates: bool = True
+    batching: str = ""
 
     @property
     def is_supported(self) -> bool:
@@ -228,6 +230,7 @@ async def explain(
     hal = device.hal
     if not explanation.is_supported:
         return explanation
+    explanation = await _with_batching(explanation, hal, whole)
     if isinstance(hal, IPlanning):
         plan = await hal.plan(whole, ExecutionPreference.FAST_SINGLE_ANSWER)
         explanation = await offload_steps(_with_plan(explanation, plan))
@@ -246,6 +249,14 @@ def _named(
     """Return a model with what is known of extensions, and the names of its types."""
     known = Extensions(extensions).resolved(model)
     return known, Vocabulary(model, joined(names, names_in(known)))
+
+
+async def _with_batching(
+    explanation: Explanation, hal: IDevice, model: Model
+) -> Explanation:
+    if not isinstance(hal, IBatches):
+        return explanation
+    return replace(explanation, batching=await hal.batching_of(model))
 
 
 def _with_shares(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from asyncnn.tools.bench import (
     bench_accelerated,
+    bench_batching,
     bench_burst,
     bench_files,
     bench_kernels,
@@ -77,6 +78,18 @@ def oip(*, met: bool) -> BenchReport:
     """Return a report on the Open Inference Protocol."""
     us = {"grpc": 90.0, "http": 90.0 if met else 91.0, "shared": 60.0}
     return placed(bench_oip.oip, **us)
+
+
+def batching(*, met: bool) -> BenchReport:
+    """Return a report on batches in one process."""
+    us = 0.6 if met else 0.7
+    rows = ("request", us), ("p99", 1.0)
+    measured = figures(
+        **{f"{row} batched": batched for row, batched in rows},
+        **{f"{row} alone": 1.0 for row, _ in rows},
+    )
+    found = bench_batching.rows_of("inprocess", measured)
+    return bench_batching.reported(5, WHERE, found)
 
 
 def fence(*, met: bool) -> BenchReport:
@@ -258,5 +271,6 @@ MADE_UP: dict[str, Callable[..., BenchReport]] = {
         sessions,
         steps,
         threads,
+        batching,
     )
 }
