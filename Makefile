@@ -70,6 +70,7 @@ bench: $(READY)
 	$(BIN)/asyncnn bench qos
 	$(BIN)/asyncnn bench cache
 	$(BIN)/asyncnn bench sessions
+	$(BIN)/asyncnn bench cluster
 	$(BIN)/asyncnn bench responsiveness
 
 # A million requests of each pattern through the scheduling policy, and the least share

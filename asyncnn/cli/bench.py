@@ -189,6 +189,12 @@ BENCHMARKS = {
         "Measure priorities and deadlines beside a thread pool, and what they cost.",
         (_ROUNDS,),
     ),
+    "cluster": Benchmark(
+        "bench_cluster.bench",
+        "Measure a device on a local cluster beside bare calls of an actor.\n\n"
+        "Needs Ray: pip install asyncnn\\[ray].",
+        (_ROUNDS,),
+    ),
     "batching": Benchmark(
         "bench_batching.bench",
         "Measure 64 clients of one model, with batches and without.",

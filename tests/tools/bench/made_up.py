@@ -6,6 +6,7 @@ from asyncnn.tools.bench import (
     bench_accelerated,
     bench_batching,
     bench_burst,
+    bench_cluster,
     bench_files,
     bench_kernels,
     bench_models,
@@ -102,6 +103,11 @@ def service(*, met: bool) -> BenchReport:
     """Return a report on the service, without one of its peers."""
     us = {"execute": 160.0 if met else 161.0, "image": 5.0}
     return placed(bench_waits.service, "grpc_aio", **us)
+
+
+def cluster(*, met: bool) -> BenchReport:
+    """Return a report on a cluster."""
+    return placed(bench_cluster.bench, two=50.0 if met else 60.0)
 
 
 def bursts(*apart_and_together: dict[str, float]) -> list[Measured]:
@@ -261,6 +267,7 @@ MADE_UP: dict[str, Callable[..., BenchReport]] = {
         awaiting,
         kernels,
         service,
+        cluster,
         burst,
         fence,
         oip,
