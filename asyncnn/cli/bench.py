@@ -158,6 +158,12 @@ BENCHMARKS = {
         "Peers that are not installed are left out: grpcio, iceoryx2, pyzmq, uvloop.",
         (_ROUNDS, _GATES),
     ),
+    "oip": Benchmark(
+        "bench_oip.oip",
+        "Measure the Open Inference Protocol beside services around to_thread.\n\n"
+        "Needs its packages: pip install asyncnn\\[oip].",
+        (_ROUNDS,),
+    ),
     "fence": Benchmark(
         "bench_waits.fence",
         "Measure waiting for fences beside other ways to wait.",

@@ -21,13 +21,15 @@ class OipLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What clients of the Open Inference Protocol may have.
 
     ``max_requests`` and ``max_bytes`` are of all requests under way, on both ports;
-    more are refused, not queued. ``max_sequences`` are open at a time, and one that is
-    idle for ``sequence_idle_s`` seconds ends.
+    more are refused, not queued, and one by HTTP has ``body_s`` seconds to come.
+    ``max_sequences`` are open at a time, and one that is idle for ``sequence_idle_s``
+    seconds ends. ``max_regions`` of shared memory are known at a time.
     """
 
     max_requests: int = 256
     max_request_bytes: int = 64 << 20
     max_bytes: int = 512 << 20
+    body_s: float = 30.0
     max_sequences: int = 256
     sequence_idle_s: float = 60.0
     max_regions: int = 256

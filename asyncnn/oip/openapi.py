@@ -7,7 +7,8 @@ import msgspec
 
 import asyncnn
 from asyncnn.oip.describing import CountRecord
-from asyncnn.oip.rest import CALLS, HEADER_LENGTH, Call
+from asyncnn.oip.json_tensors import HEADER_LENGTH
+from asyncnn.oip.rest import CALLS, Call
 
 _PARAMETER = re.compile(r"{(\w+)}")
 _ERRORS = {

@@ -145,7 +145,8 @@ class ServedModel:
         :raises AsyncnnError: if that fails, or it is unloaded meanwhile.
         """
         model, preparing = self._model, self._preparing
-        assert model is not None
+        if model is None:  # it was unloaded while the request was read
+            raise _unavailable(self)
         task = preparing.get(priority)
         if task is None:
             coroutine = self._device.prepare(model, priority=priority)

@@ -81,6 +81,20 @@ async def test_a_body_that_does_not_say_its_length_takes_the_most_it_may(
         assert not repository.admission.bytes
 
 
+async def test_a_body_that_does_not_come_is_given_up(files: dict[str, Path]) -> None:
+    head = b"POST /v2/models/sum/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+    async with (
+        loaded(files, body_s=0.01) as repository,
+        rest_served(repository, ANY) as address,
+        asyncio.timeout(20),
+    ):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(head)
+        assert b" 504 " in await reader.readline()
+        writer.close()
+        await until(lambda: not repository.admission.requests)
+
+
 async def test_without_a_token_only_health_is_told(
     repository: Repository, tmp_path: Path
 ) -> None:

@@ -99,9 +99,9 @@ async def test_regions_are_known_until_they_are_forgotten(
 @pytest.mark.parametrize(
     ("key", "size", "offset", "words"),
     [
-        (KEY, 8193, 0, "not within"),
-        (KEY, 8192, 1, "not within"),
-        (KEY, 0, 0, "not within"),
+        ("{KEY}", 8193, 0, "not within"),
+        ("{KEY}", 8192, 1, "not within"),
+        ("{KEY}", 0, 0, "not within"),
         ("/nothing-there", 8, 0, "no shared memory"),
         ("../etc", 8, 0, "no name of shared memory"),
         (own_name("secret"), 8, 0, "asyncnn's own"),
@@ -110,7 +110,7 @@ async def test_regions_are_known_until_they_are_forgotten(
 async def test_what_is_no_region_is_refused(
     client: Client, memory: Any, key: str, size: int, offset: int, words: str
 ) -> None:
-    place = "region", key, size, offset
+    place = "region", key.format(KEY=KEY), size, offset
     with (
         closing(OwnedObject(own_name("secret"), 8)),
         pytest.raises(InferenceServerException, match=words),

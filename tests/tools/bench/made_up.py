@@ -10,6 +10,7 @@ from asyncnn.tools.bench import (
     bench_files,
     bench_kernels,
     bench_models,
+    bench_oip,
     bench_qos,
     bench_responsiveness,
     bench_steps,
@@ -72,6 +73,12 @@ def threads(*, met: bool) -> BenchReport:
     titles = {"alone": ("one run", "us")}
     rows = bench_threads.rows_of(titles, measured, {"onnx_thread": REFUSAL})
     return bench_threads.reported(5, WHERE, [*rows])
+
+
+def oip(*, met: bool) -> BenchReport:
+    """Return a report on the Open Inference Protocol."""
+    us = {"grpc": 90.0, "http": 90.0 if met else 91.0, "shared": 60.0}
+    return placed(bench_oip.oip, **us)
 
 
 def batching(*, met: bool) -> BenchReport:
@@ -263,6 +270,7 @@ MADE_UP: dict[str, Callable[..., BenchReport]] = {
         cluster,
         burst,
         fence,
+        oip,
         cache,
         loading,
         qos,
