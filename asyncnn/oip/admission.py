@@ -1,7 +1,6 @@
 """What is let in: limits, tokens, parameters of requests; and codes of errors."""
 
 import hmac
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,6 +156,8 @@ class AskedRun(NamedTuple):
 
 
 AS_USUAL = AskedRun()
+_MOST_CHARACTERS = 256
+"""Of the id of a sequence, which is kept."""
 
 _PRIORITIES: Mapping[int | str, Priority] = {
     **dict(enumerate((Priority.MEDIUM, Priority.HIGH, Priority.MEDIUM, Priority.LOW))),
@@ -179,11 +180,11 @@ def asked_run(parameters: Mapping[str, Any], left: float | None = None) -> Asked
     if priority is None:
         raise _no_value("priority", given, "1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
     timeout_us = parameters.get("timeout", 0)
-    if type(timeout_us) not in (int, float) or not 0 <= timeout_us < math.inf:
+    if type(timeout_us) not in (int, float) or not 0 <= timeout_us < 1 << 64:
         raise _no_value("timeout", timeout_us, "microseconds")
     sequence = parameters.get("sequence_id", 0)
-    if type(sequence) not in (int, str):
-        raise _no_value("sequence_id", sequence, "a number or a text")
+    if type(sequence) not in (int, str) or len(str(sequence)) > _MOST_CHARACTERS:
+        raise _no_value("sequence_id", sequence, "a number or a short text")
     flags = [parameters.get(f"sequence_{name}", False) for name in ("start", "end")]
     if not all(isinstance(flag, bool) for flag in flags):
         raise _no_value("sequence_start or sequence_end", flags, "true or false")

@@ -5,6 +5,7 @@ extensions for binary tensors, repositories, statistics and system shared memory
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -27,7 +28,7 @@ from asyncnn.oip.admission import (
     codes_of,
     refuse_parameters,
 )
-from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_numbers
+from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_json
 from asyncnn.oip.repository import Admitted, Repository, ServedModel
 from asyncnn.web import Application, CancelOnDisconnect, Message, Receive, Send
 
@@ -48,7 +49,7 @@ class InputTensor(msgspec.Struct):
     shape: list[int]
     datatype: str
     parameters: dict[str, Any] = {}
-    data: Any = None
+    data: msgspec.Raw = msgspec.field(default_factory=partial(msgspec.Raw, b"null"))
 
 
 class AskedOutput(msgspec.Struct):
@@ -97,12 +98,11 @@ def read_request(body: bytes, header_length: str | None, served: ServedModel) ->
     """
     length = len(body)
     if header_length is not None:
-        is_number = header_length.isascii() and header_length.isdecimal()
-        if not is_number or int(header_length) > length:
+        if not 0 <= (given := _number(header_length)) <= length:
             raise InvalidArgumentError(
                 f"{HEADER_LENGTH} is {header_length[:20]!r} of {length} bytes"
             )
-        length = int(header_length)
+        length = given
     view = memoryview(body)
     asked = _decoded(_infer_decoder, view[:length])
     arrays: dict[str, Array] = {}
@@ -113,14 +113,14 @@ def read_request(body: bytes, header_length: str | None, served: ServedModel) ->
             raise InvalidArgumentError(f"input {name!r} is given twice")
         size = tensor.parameters.get("binary_data_size")
         if size is None:
-            arrays[name] = from_numbers(name, dtype, shape, tensor.data)
+            arrays[name] = from_json(name, dtype, shape, bytes(tensor.data))
             continue
         if type(size) is not int or not 0 <= size <= len(body) - length:
             raise InvalidArgumentError(
                 f"input {name!r} has binary_data_size {size!r}"[:200],
                 hint=f"{len(body) - length} bytes follow",
             )
-        if tensor.data is not None:
+        if bytes(tensor.data) != b"null":
             raise InvalidArgumentError(f"input {name!r} has data both ways")
         arrays[name] = from_bytes(name, dtype, shape, view[length : length + size])
         length += size
@@ -225,8 +225,9 @@ class RestFace:
         with Admitted(repository, size) as under_way:
             body = await _body(request, size)
             served = under_way.served = repository.usable(*_name_of(request))
-            given = body, request.headers.get(HEADER_LENGTH), served
-            if len(body) <= _SHORT_BYTES or HEADER_LENGTH in request.headers:
+            length = request.headers.get(HEADER_LENGTH)
+            given = body, length, served
+            if (len(body) if length is None else _number(length)) <= _SHORT_BYTES:
                 asked, arrays = read_request(*given)
             else:
                 asked, arrays = await offload(read_request, *given)
@@ -270,8 +271,14 @@ def _name_of(request: Request) -> tuple[str, str]:
 
 def _size_of(request: Request, most: int) -> int:
     """Return how many bytes a request has; the most that it may, if it does not say."""
-    length = request.headers.get("content-length", "")
-    return int(length) if length.isascii() and length.isdecimal() else most
+    length = _number(request.headers.get("content-length", ""))
+    return most if length < 0 else length
+
+
+def _number(header: str) -> int:
+    """Return the length that a header says; -1 if it is none."""
+    is_number = header.isascii() and header.isdecimal() and len(header) < 20
+    return int(header) if is_number else -1
 
 
 async def _body(request: Request, most: int) -> bytes:
