@@ -58,6 +58,8 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
         NAME:VERSION; repeatable.
     tls_cert: Certificate of the protocol's ports with its chain, a PEM file.
     tls_key: Key of the certificate, a PEM file.
+    shared_memory: Let clients of the protocol have tensors in shared memory of this
+        user: all who reach its ports then have what lies there.
     token_file: File of bearer tokens, one a line, one of which clients of the protocol
         have to bring.
     """
@@ -89,6 +91,7 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     token_file: Path | None = None
+    shared_memory: bool = False
 
 
 def check_oip(asked: ServeOptions) -> None:
@@ -130,7 +133,9 @@ async def oip_served(
         ) from error
     tokens = Tokens.read(asked.token_file)
     security = listening.Security(asked.tls_cert, asked.tls_key, tokens)
-    repository = Repository(device, map(NamedFile.of, asked.model), limits)
+    files = map(NamedFile.of, asked.model)
+    shared = asked.shared_memory
+    repository = Repository(device, files, limits, shares_memory=shared)
     async with AsyncExitStack() as stack:
         stack.callback(repository.close)
         await repository.load_all()

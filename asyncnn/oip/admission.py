@@ -86,19 +86,27 @@ class Admission:
         :raises TooLargeError: if none may have so many.
         :raises ResourceExhaustedTransientError: if too much is under way.
         """
-        limits = self.limits
-        if size > limits.max_request_bytes:
-            raise TooLargeError(
-                f"the request has {size} bytes, and OipLimits.max_request_bytes is "
-                f"{limits.max_request_bytes}"
-            )
-        if self.requests >= limits.max_requests:
-            most = limits.max_requests
+        most = self.limits.max_requests
+        if self.requests >= most:
             raise too_many("requests under way", "OipLimits.max_requests", most)
+        self.grow(0, size)
+        self.requests += 1
+
+    def grow(self, before: int, size: int) -> None:
+        """Let a request that has some bytes have so many more.
+
+        :raises TooLargeError: if none may have so many.
+        :raises ResourceExhaustedTransientError: if too much is under way.
+        """
+        limits = self.limits
+        if before + size > limits.max_request_bytes:
+            raise TooLargeError(
+                f"the request has {before + size} bytes, and "
+                f"OipLimits.max_request_bytes is {limits.max_request_bytes}"
+            )
         if self.bytes + size > limits.max_bytes:
             most = limits.max_bytes
             raise too_many("bytes under way", "OipLimits.max_bytes", most)
-        self.requests += 1
         self.bytes += size
 
     def leave(self, size: int) -> None:

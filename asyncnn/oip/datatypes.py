@@ -86,10 +86,17 @@ def from_bytes(
             f"input {name!r} of shape {[*shape]} has {len(data)} bytes, not {wanted}"
         )
     array: Array = np.frombuffer(data, dtype).reshape(shape)
-    # Any other byte of a truth value would be one that is neither true nor false.
-    if dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
-        raise InvalidArgumentError(f"input {name!r} has bytes other than 0 and 1")
+    check_truths(f"input {name!r}", array)
     return array if array.flags.aligned else array.copy()
+
+
+def check_truths(where: str, array: Array) -> None:
+    """Check that truth values are bytes of 0 and 1; no other is true or false.
+
+    :raises InvalidArgumentError: if one is not.
+    """
+    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+        raise InvalidArgumentError(f"{where} has bytes other than 0 and 1")
 
 
 def from_json(

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,9 @@ from asyncnn.oip.openapi import openapi_document
 from asyncnn.oip.repository import Repository
 from asyncnn.oip.rest import rest_application
 from asyncnn.oip.rpc import rpc_server
+
+_TICK_S = 1
+"""Between two looks at the clock, for the header Date."""
 
 CLOSING_S = 5
 """Seconds that requests under way have to end once a server is to stop."""
@@ -72,11 +75,17 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.has_begun = asyncio.Event()
+        self.has_begun, self.is_to_end = asyncio.Event(), asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        # Uvicorn's own looks ten times a second whether it is to end.
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.is_to_end.wait(), _TICK_S)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -116,6 +125,7 @@ async def rest_served(
         finally:
             begun.cancel()
             server.should_exit = True
+            server.is_to_end.set()
             await serving
 
 

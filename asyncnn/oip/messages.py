@@ -76,6 +76,16 @@ RepositoryModelLoadResponse: string model_name 1, bool isLoaded 2
 RepositoryModelUnloadRequest: string repository_name 1, string model_name 2,
     map:ModelRepositoryParameter parameters 3
 RepositoryModelUnloadResponse: string model_name 1, bool isUnloaded 2
+SystemSharedMemoryStatusRequest: string name 1
+RegionStatus of SystemSharedMemoryStatusResponse: string name 1, string key 2,
+    uint64 offset 3, uint64 byte_size 4
+SystemSharedMemoryStatusResponse:
+    map:SystemSharedMemoryStatusResponse.RegionStatus regions 1
+SystemSharedMemoryRegisterRequest: string name 1, string key 2, uint64 offset 3,
+    uint64 byte_size 4
+SystemSharedMemoryRegisterResponse
+SystemSharedMemoryUnregisterRequest: string name 1
+SystemSharedMemoryUnregisterResponse
 """
 """Each message with its fields: a type, a name and a number.
 
@@ -108,6 +118,9 @@ METHODS = (
             "RepositoryIndex",
             "RepositoryModelLoad",
             "RepositoryModelUnload",
+            "SystemSharedMemoryStatus",
+            "SystemSharedMemoryRegister",
+            "SystemSharedMemoryUnregister",
         )
     ),
     Method("ModelStreamInfer", "ModelInferRequest", "ModelStreamInferResponse", True),

@@ -22,6 +22,7 @@ from asyncnn.oip.admission import (
     OipLimits,
     UnknownNameError,
 )
+from asyncnn.oip.client_regions import Placement, SharedRegions
 from asyncnn.oip.datatypes import datatype_of
 from asyncnn.oip.sequences import Sequences
 from asyncnn.runtime.device import Device
@@ -157,8 +158,8 @@ class ServedModel:
             task.add_done_callback(lambda _: preparing.pop(priority, None))
         # Waiting so tells a task that was cancelled from this call being cancelled.
         await asyncio.wait([task])
-        if task.cancelled():
-            raise _unavailable(self)
+        if task.cancelled():  # it was loaded anew, or unloaded
+            return await self.prepare(priority)
         prepared = task.result()
         if self._model is model:
             self.prepared[priority] = prepared
@@ -180,8 +181,12 @@ class Repository:
         device: Device,
         files: Iterable[NamedFile],
         limits: OipLimits | None = None,
+        *,
+        shares_memory: bool = False,
     ) -> None:
         """Know the models; `load_all` has them loaded.
+
+        :param shares_memory: let clients have tensors in shared memory of this user.
 
         :raises InvalidArgumentError: if there is none, or two are of one name.
         """
@@ -189,6 +194,7 @@ class Repository:
         self.limits = limits or OipLimits()
         self.admission = Admission(self.limits)
         self.sequences = Sequences(self.limits)
+        self.regions = SharedRegions(self.limits.max_regions, is_open=shares_memory)
         self._models: dict[str, dict[str, ServedModel]] = {}
         for file in files:
             versions = self._models.setdefault(file.name, {})
@@ -279,6 +285,7 @@ class Repository:
         """Let go of all models."""
         for name in self._models:
             self.unload(name)
+        self.regions.unregister()
 
     async def run(
         self, served: ServedModel, inputs: dict[str, Array], wanted: AskedRun = AS_USUAL
@@ -314,6 +321,16 @@ class Admitted:
         self._admission.enter(size)
         self.served: ServedModel | None = None
         self._start = self._read = self._inferred = time.perf_counter_ns()
+
+    async def read(self, placement: Placement) -> None:
+        """Read what lies in shared memory, whose bytes count as the request's.
+
+        :raises AsyncnnError: if there is no room for them, or they are not there.
+        """
+        size = sum(span.size for span, _ in placement.inputs)
+        self._admission.grow(self._size, size)
+        self._size += size
+        await placement.read()
 
     def is_read(self) -> None:
         """Note that its inputs are arrays."""

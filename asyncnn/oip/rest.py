@@ -28,6 +28,7 @@ from asyncnn.oip.admission import (
     codes_of,
     refuse_parameters,
 )
+from asyncnn.oip.client_regions import Placement
 from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_json
 from asyncnn.oip.repository import Admitted, Repository, ServedModel
 from asyncnn.web import Application, CancelOnDisconnect, Message, Receive, Send
@@ -80,6 +81,14 @@ class LoadRequest(msgspec.Struct):
     parameters: dict[str, Any] = {}
 
 
+class RegisterRequest(msgspec.Struct):
+    """Bytes of an object of shared memory, by the key that POSIX has for it."""
+
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
 class Read(NamedTuple):
     """A request for a run, read: arrays by input, and what is to come back."""
 
@@ -91,7 +100,9 @@ _infer_decoder = msgspec.json.Decoder(InferRequest)
 _encode = msgspec.json.Encoder().encode
 
 
-def read_request(body: bytes, header_length: str | None, served: ServedModel) -> Read:
+def read_request(
+    body: bytes, header_length: str | None, served: ServedModel, placement: Placement
+) -> Read:
     """Return what the body of a request for a model says.
 
     :raises InvalidArgumentError: if it is none, or does not fit the model.
@@ -111,6 +122,10 @@ def read_request(body: bytes, header_length: str | None, served: ServedModel) ->
         dtype, _ = declared(served.inputs, name, tensor.datatype, shape)
         if name in arrays:
             raise InvalidArgumentError(f"input {name!r} is given twice")
+        placed = placement.input(tensor.parameters, name, dtype, shape)
+        if placed is not None:
+            arrays[name] = placed
+            continue
         size = tensor.parameters.get("binary_data_size")
         if size is None:
             arrays[name] = from_json(name, dtype, shape, bytes(tensor.data))
@@ -130,6 +145,8 @@ def read_request(body: bytes, header_length: str | None, served: ServedModel) ->
             hint=f"{HEADER_LENGTH} and binary_data_size say whose they are",
         )
     served.check_outputs(output.name for output in asked.outputs)
+    for output in asked.outputs:
+        placement.output(output.parameters, output.name)
     return Read(asked, arrays)
 
 
@@ -143,7 +160,7 @@ def _decoded(decoder: "msgspec.json.Decoder[T]", body: bytes | memoryview) -> T:
 
 
 def write_answer(
-    served: ServedModel, asked: InferRequest, outputs: Outputs
+    served: ServedModel, asked: InferRequest, outputs: Outputs, placement: Placement
 ) -> Response:
     """Return the answer to a request; outputs are numbers, or bytes if it asks so."""
     is_binary = asked.parameters.get("binary_data_output") is True
@@ -156,7 +173,9 @@ def write_answer(
             "datatype": datatype_of(served.outputs[output.name]),
             "shape": array.shape,
         }
-        if output.parameters.get("binary_data", is_binary) is True:
+        if output.name in placement.outputs:
+            tensor["parameters"] = placement.outputs[output.name].parameters
+        elif output.parameters.get("binary_data", is_binary) is True:
             tensor["parameters"] = {"binary_data_size": array.nbytes}
             blobs.append(array.tobytes())
         else:
@@ -200,7 +219,9 @@ class RestFace:
 
     async def server(self, _: Request) -> Response:
         """Answer what the server is."""
-        return _told(describing.server_metadata(has_regions=False))
+        return _told(
+            describing.server_metadata(has_regions=self._repository.regions.is_open)
+        )
 
     async def model_ready(self, request: Request) -> Response:
         """Answer whether a model can be run: 200, or 503."""
@@ -225,19 +246,25 @@ class RestFace:
         with Admitted(repository, size) as under_way:
             body = await _body(request, size)
             served = under_way.served = repository.usable(*_name_of(request))
+            placement = Placement(repository.regions)
             length = request.headers.get(HEADER_LENGTH)
-            given = body, length, served
+            given = body, length, served, placement
             if (len(body) if length is None else _number(length)) <= _SHORT_BYTES:
                 asked, arrays = read_request(*given)
             else:
                 asked, arrays = await offload(read_request, *given)
+            if placement.inputs:
+                await under_way.read(placement)
             under_way.is_read()
             wanted = asked_run(asked.parameters)
             outputs = await repository.run(served, arrays, wanted)
             under_way.is_run()
+            if placement.outputs:
+                await placement.write(outputs)
+            answering = served, asked, outputs, placement
             if sum([each.nbytes for each in outputs.values()]) <= _SHORT_BYTES:
-                return write_answer(served, asked, outputs)
-            return await offload(write_answer, served, asked, outputs)
+                return write_answer(*answering)
+            return await offload(write_answer, *answering)
 
     async def index(self, request: Request) -> Response:
         """Answer which models there are."""
@@ -258,6 +285,23 @@ class RestFace:
         await _asked(request, LoadRequest)
         self._repository.unload(name)
         return _told({"name": name, "ready": False})
+
+    async def regions(self, request: Request) -> Response:
+        """Answer which regions of shared memory there are."""
+        name = request.path_params.get("region_name", "")
+        return _told(self._repository.regions.records(name))
+
+    async def register(self, request: Request) -> Response:
+        """Know a region of shared memory."""
+        asked = await _asked(request, RegisterRequest)
+        span = asked.key, asked.offset, asked.byte_size
+        self._repository.regions.register(request.path_params["region_name"], *span)
+        return _told({})
+
+    async def unregister(self, request: Request) -> Response:
+        """Forget a region of shared memory, or all."""
+        self._repository.regions.unregister(request.path_params.get("region_name", ""))
+        return _told({})
 
     def _named(self, request: Request) -> ServedModel:
         return self._repository.find(*_name_of(request))
@@ -337,6 +381,7 @@ async def _unknown(_: Request, error: Exception) -> Response:
     return answer
 
 
+SHARED, REGION = "/v2/systemsharedmemory", "/region/{region_name}"
 MODEL, VERSION = "/v2/models/{model_name}", "/versions/{model_version}"
 
 
@@ -377,6 +422,15 @@ CALLS = (
             "POST", f"/v2/repository/models/{{model_name}}/{verb}", answer, LoadRequest
         )
         for verb, answer in (("load", RestFace.load), ("unload", RestFace.unload))
+    ),
+    Call("POST", f"{SHARED}{REGION}/register", RestFace.register, RegisterRequest),
+    *(
+        call
+        for whose in ("", REGION)
+        for call in (
+            Call("GET", f"{SHARED}{whose}/status", RestFace.regions, gives=list),
+            Call("POST", f"{SHARED}{whose}/unregister", RestFace.unregister),
+        )
     ),
 )
 

@@ -28,6 +28,7 @@ from asyncnn.oip.admission import (
     codes_of,
     refuse_parameters,
 )
+from asyncnn.oip.client_regions import Placement
 from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_numbers
 from asyncnn.oip.messages import METHODS, SERVICE, Method, message_class, pool_of
 from asyncnn.oip.repository import Admitted, Repository, ServedModel
@@ -90,23 +91,27 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read_inputs(served: ServedModel, request: Any) -> dict[str, Array]:
+def read_inputs(
+    served: ServedModel, request: Any, placement: Placement
+) -> dict[str, Array]:
     """Return the arrays of a request, which has them as bytes or as elements.
 
     :raises InvalidArgumentError: if they do not fit the model, or are both.
     """
     raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
-        raise InvalidArgumentError(
-            f"{len(request.inputs)} inputs have {len(raw)} raw_input_contents"
-        )
+    blobs = iter(raw)
     arrays: dict[str, Array] = {}
-    for place, tensor in enumerate(request.inputs):
+    for tensor in request.inputs:
         name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
         dtype, _ = declared(served.inputs, name, datatype, shape)
         if name in arrays:
             raise InvalidArgumentError(f"input {name!r} is given twice")
-        if not raw:
+        placed = None
+        if tensor.parameters:
+            placed = placement.input(plain(tensor.parameters), name, dtype, shape)
+        if placed is not None:
+            arrays[name] = placed
+        elif not raw:
             field = _CONTENTS.get(datatype)
             if field is None:
                 raise InvalidArgumentError(
@@ -117,12 +122,24 @@ def read_inputs(served: ServedModel, request: Any) -> dict[str, Array]:
         elif tensor.HasField("contents"):
             raise InvalidArgumentError(f"input {name!r} has data both ways")
         else:
-            arrays[name] = from_bytes(name, dtype, shape, raw[place])
+            blob = next(blobs, None)
+            if blob is None:
+                raise InvalidArgumentError(f"input {name!r} has no raw_input_contents")
+            arrays[name] = from_bytes(name, dtype, shape, blob)
+    if next(blobs, None) is not None:
+        raise InvalidArgumentError(
+            f"{len(raw)} raw_input_contents are more than there are inputs for"
+        )
     served.check_outputs(output.name for output in request.outputs)
+    for output in request.outputs:
+        if output.parameters:
+            placement.output(plain(output.parameters), output.name)
     return arrays
 
 
-def write_outputs(served: ServedModel, request: Any, outputs: Outputs) -> Any:
+def write_outputs(
+    served: ServedModel, request: Any, outputs: Outputs, placement: Placement
+) -> Any:
     """Return the answer to a request; outputs are bytes, in the order asked for."""
     names = [output.name for output in request.outputs] or served.outputs
     answer = _ANSWER(
@@ -131,8 +148,14 @@ def write_outputs(served: ServedModel, request: Any, outputs: Outputs) -> Any:
     for name in names:
         array = outputs[name]
         datatype = datatype_of(served.outputs[name])
-        answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
-        answer.raw_output_contents.append(array.tobytes())
+        told = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
+        span = placement.outputs.get(name)
+        if span is None:
+            answer.raw_output_contents.append(array.tobytes())
+            continue
+        for key, value in span.parameters.items():
+            kind = "string_param" if isinstance(value, str) else "int64_param"
+            setattr(told.parameters[key], kind, value)
     return answer
 
 
@@ -160,7 +183,7 @@ class RpcFace:
 
     async def server_metadata(self, _: Any, __: Context) -> _Fields:
         """Answer what the server is."""
-        return describing.server_metadata(has_regions=False)
+        return describing.server_metadata(has_regions=self._repository.regions.is_open)
 
     async def model_metadata(self, request: Any, _: Context) -> _Fields:
         """Answer what a model takes and returns."""
@@ -189,25 +212,49 @@ class RpcFace:
         self._repository.unload(name)
         return {"model_name": name, "isUnloaded": True}
 
+    async def system_shared_memory_status(self, request: Any, _: Context) -> _Fields:
+        """Answer which regions there are."""
+        records = self._repository.regions.records(request.name)
+        return {"regions": {each["name"]: each for each in records}}
+
+    async def system_shared_memory_register(self, request: Any, _: Context) -> _Fields:
+        """Know a region of shared memory."""
+        span = request.key, request.offset, request.byte_size
+        self._repository.regions.register(request.name, *span)
+        return {}
+
+    async def system_shared_memory_unregister(
+        self, request: Any, _: Context
+    ) -> _Fields:
+        """Forget a region of shared memory, or all."""
+        self._repository.regions.unregister(request.name)
+        return {}
+
     async def model_infer(self, sized: tuple[Any, int], context: Context) -> Any:
         """Run a model, and answer with its outputs."""
         repository, (request, size) = self._repository, sized
         with Admitted(repository, size) as under_way:
             named = request.model_name, request.model_version
             served = under_way.served = repository.usable(*named)
+            placement = Placement(repository.regions)
             if size <= _SHORT_BYTES or request.raw_input_contents:
-                arrays = read_inputs(served, request)
+                arrays = read_inputs(served, request, placement)
             else:
-                arrays = await offload(read_inputs, served, request)
+                arrays = await offload(read_inputs, served, request, placement)
+            if placement.inputs:
+                await under_way.read(placement)
             under_way.is_read()
             wanted, left = AS_USUAL, context.time_remaining()
             if request.parameters or left is not None:
                 wanted = asked_run(plain(request.parameters), left)
             outputs = await repository.run(served, arrays, wanted)
             under_way.is_run()
+            if placement.outputs:
+                await placement.write(outputs)
+            answering = served, request, outputs, placement
             if sum([each.nbytes for each in outputs.values()]) <= _MANY_BYTES:
-                return write_outputs(served, request, outputs)
-            return await offload(write_outputs, served, request, outputs)
+                return write_outputs(*answering)
+            return await offload(write_outputs, *answering)
 
     async def model_stream_infer(
         self, requests: AsyncIterator[tuple[Any, int]], context: Context

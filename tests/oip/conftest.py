@@ -60,11 +60,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @asynccontextmanager
 async def loaded(
-    files: dict[str, Path], **limits: Any
+    files: dict[str, Path], *, shares_memory: bool = False, **limits: Any
 ) -> AsyncIterator["oip.Repository"]:
     async with asyncnn.open_device() as device:
         named = [oip.NamedFile(name, "1", path) for name, path in files.items()]
-        repository = oip.Repository(device, named, oip.OipLimits(**limits))
+        repository = oip.Repository(
+            device, named, oip.OipLimits(**limits), shares_memory=shares_memory
+        )
         await repository.load_all()
         yield repository
         repository.close()

@@ -195,7 +195,7 @@ async def test_elements_of_a_message_are_as_good_as_bytes(
 @pytest.mark.parametrize(
     ("inputs", "raw", "words"),
     [
-        ([tensor("x"), tensor("y")], [bytes(8)], "2 inputs have 1 raw_input_contents"),
+        ([tensor("x"), tensor("y")], [bytes(8)], "has no raw_input_contents"),
         ([tensor("x"), tensor("y")], [bytes(8), bytes(9)], "has 9 bytes, not 8"),
         ([tensor("x"), tensor("y")], [], "has 0 elements"),
         ([tensor("x", fp32_contents=[1]), tensor("y")], [bytes(8)] * 2, "both ways"),

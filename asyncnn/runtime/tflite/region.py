@@ -4,6 +4,7 @@ A device with LiteRT runs them, others a translation, if there is one. Inputs an
 outputs have the axes of the file.
 """
 
+import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,7 +22,8 @@ from asyncnn.hal.types import Dimensions, Memory, OperandType
 from asyncnn.hal.validate import validating
 from asyncnn.input_files import decoding
 from asyncnn.memory.pages import is_final
-from asyncnn.memory.pools import view
+from asyncnn.memory.pools import from_buffer, view
+from asyncnn.memory.shared import shareable
 from asyncnn.pacing import Steps
 from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.model import InputShapes, NamedModel, shapes_by_name
@@ -35,8 +37,8 @@ from asyncnn.runtime.tflite.borders import (
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from asyncnn.tflite import runnable
-from asyncnn.tflite.contents import keep_checked
+from asyncnn.tflite import flatbuffer, runnable
+from asyncnn.tflite.contents import keep_checked, reading_contents
 from asyncnn.tflite.scan import reading_checked
 from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Tensor
 
@@ -67,7 +69,10 @@ def loading_tflite(
         )
         graph = chosen_graph(contents, signature)
         region = partial(region_of_graph, contents, graph, memory, input_shapes)
-        if not strict and _loses_nothing(contents, graph, input_shapes):
+        is_wanted = not strict and (
+            _loses_nothing(contents, graph, input_shapes) or _is_wide(graph)
+        )
+        if is_wanted:
             # What is wrong with it, if anything, its translation says in more words.
             unwanted = suppress(InvalidArgumentError, UnsupportedOperatorError)
             with unwanted, decoding("TFLite"):
@@ -114,6 +119,30 @@ def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) 
     )
 
 
+_WIDENING = frozenset(
+    (
+        *("ADD", "ADD_N", "BATCH_MATMUL", "CAST", "CUMSUM", "MUL", "NEG", "POW"),
+        *("REDUCE_PROD", "SUB", "SUM"),
+    )
+)
+"""Operators of int64 whose results may be beyond the 32 bits that the HAL has of it."""
+
+
+def _is_wide(graph: Graph) -> bool:
+    """Tell whether results of int64 may be beyond what a translation has of them.
+
+    Those of graphs that it runs are not asked for: most count the turns of a loop.
+    """
+    return any(
+        graph.tensors[index].type == "INT64"
+        for each in graph.operators
+        if each.name in _WIDENING
+        # Casts of integers are no longer than those.
+        and (each.name != "CAST" or "FLOAT" in graph.tensors[each.inputs[0]].type)
+        for index in each.outputs[:1]
+    )
+
+
 def is_hybrid(graph: Graph) -> bool:
     """Tell whether LiteRT quantises floats on the fly, to multiply them by integers."""
     if graph.survey is not None:
@@ -134,9 +163,12 @@ def region_of_graph(
     :raises InvalidArgumentError: if the file is damaged.
     :raises UnsupportedOperatorError: if LiteRT does not run it by itself.
     """
-    refusal = runnable.refusal(contents)
+    chosen = contents, graph
     if graph.index:
-        refusal = f"the signature is of {graph.label}, not of the main one"
+        memory = _led_by(graph, memory)
+        contents = yield from reading_contents(view(memory))
+        graph = contents.graphs[0]
+    refusal = runnable.refusal(contents)
     if refusal:
         raise UnsupportedOperatorError(f"LiteRT does not run it: {refusal}")
     runnable.check(contents)
@@ -168,12 +200,22 @@ def region_of_graph(
     }
     named = replace(
         named,
-        signatures=signatures_of(contents, graph, input_names, output_names),
+        signatures=signatures_of(*chosen, input_names, output_names),
         metadata=read_metadata(contents.metadata, graph, view(memory)),
         open_shapes=opened,
     )
     yield from validating(named.model)
     return named
+
+
+def _led_by(graph: Graph, memory: Memory) -> Memory:
+    """Return a copy of a file that was read, whose first graph is another one."""
+    data = memoryview(bytearray(view(memory)))
+    graphs = flatbuffer.places(data, flatbuffer.uint32(data, 0)[0], 3)[2]
+    first = flatbuffer.target(data, graphs) + 4
+    ahead = flatbuffer.target(data, first + 4 * graph.index) - first
+    struct.pack_into("<I", data, first, ahead)
+    return shareable(from_buffer(data.toreadonly()))
 
 
 def _port(tensor: Tensor, shape: Sequence[int] | None) -> RegionPort:

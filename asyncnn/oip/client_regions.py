@@ -1,0 +1,240 @@
+"""System shared memory: tensors lie in objects that a client has made and named.
+
+A client can cut its object short at any time, which ends who touches a mapping of it.
+So none is mapped: inputs are read from it, and outputs written to it.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, too_many
+from asyncnn.hal.operations.bound import Array
+from asyncnn.memory.descriptors import Descriptor
+from asyncnn.memory.pages import aligned_bytes, os_errors, read_into, write_all
+from asyncnn.memory.posix_memory import open_object, own_name, posix_name
+from asyncnn.offload import offload
+from asyncnn.oip.admission import UnknownNameError
+from asyncnn.oip.datatypes import check_truths
+
+REGION = "shared_memory_region"
+SIZE, OFFSET = "shared_memory_byte_size", "shared_memory_offset"
+
+_MANY_BYTES = 1 << 20
+"""So many are copied in a moment."""
+
+_OWN = own_name("x")[:-1]
+"""What names of this project's own objects begin with."""
+
+
+class SharedRegion(NamedTuple):
+    """Some bytes of an object that POSIX calls ``/key``."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    file: Descriptor
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What clients are told of it."""
+        told = self._asdict()
+        del told["file"]
+        return told
+
+
+class RegionSpan(NamedTuple):
+    """Where a tensor lies; ``start`` counts from the beginning of the object."""
+
+    region: SharedRegion
+    start: int
+    size: int
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What an answer says of an output that was written there."""
+        offset = self.start - self.region.offset
+        return {REGION: self.region.name, SIZE: self.size, OFFSET: offset}
+
+
+Placed: TypeAlias = Sequence[tuple[RegionSpan, Array]]
+"""Arrays, each with where its bytes lie. They are contiguous."""
+
+
+class SharedRegions:
+    """What clients have registered, by name; all clients know the same regions.
+
+    None can be unless the server ``is_open`` to that: whoever reaches it has the shared
+    memory of its user then, but for asyncnn's own.
+    """
+
+    def __init__(self, most: int, *, is_open: bool = False) -> None:
+        self.is_open = is_open
+        self._most = most
+        self._known: dict[str, SharedRegion] = {}
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Know some bytes of an object by a name.
+
+        :raises InvalidArgumentError: if the name is taken, or that is no such object.
+        :raises GeneralFailureError: if it is not there, or is of another user.
+        :raises ResourceExhaustedTransientError: if there are too many.
+        """
+        if not self.is_open:
+            raise InvalidArgumentError(
+                "shared memory is not served", hint="start it with --shared-memory"
+            )
+        if name in self._known:
+            raise InvalidArgumentError(f"there is a region {name!r} already"[:200])
+        if len(self._known) >= self._most:
+            raise too_many("regions", "OipLimits.max_regions", self._most)
+        path = posix_name(f"/{key.removeprefix('/')}")
+        if path.startswith(_OWN):
+            raise InvalidArgumentError(f"{path} is asyncnn's own")
+        with os_errors(path):
+            file = open_object(path)
+            size = os.fstat(file.fd).st_size
+        if offset < 0 or byte_size < 1 or offset + byte_size > size:
+            raise InvalidArgumentError(
+                f"{byte_size} bytes at {offset} are not within {path} of {size} bytes"
+            )
+        self._known[name] = SharedRegion(name, key, offset, byte_size, file)
+
+    def unregister(self, name: str = "") -> None:
+        """Forget a region, or all; runs under way go on with it."""
+        if name:
+            self._known.pop(name, None)
+        else:
+            self._known.clear()
+
+    def records(self, name: str = "") -> list[dict[str, Any]]:
+        """Return what is known of a region, or of all.
+
+        :raises UnknownNameError: if there is none of that name.
+        """
+        asked: Iterable[SharedRegion] = (
+            [self._find(name)] if name else self._known.values()
+        )
+        return [region.record for region in asked]
+
+    def _find(self, name: object) -> SharedRegion:
+        region = self._known.get(name) if isinstance(name, str) else None
+        if region is None:
+            raise UnknownNameError(f"there is no region {name!r}"[:200])
+        return region
+
+    def span(self, parameters: Mapping[str, Any]) -> RegionSpan:
+        """Return where the parameters of a tensor say that it lies.
+
+        :raises UnknownNameError: if there is no such region.
+        :raises InvalidArgumentError: if that is not within it.
+        """
+        region = self._find(parameters[REGION])
+        size, offset = parameters.get(SIZE), parameters.get(OFFSET, 0)
+        if type(size) is not int or type(offset) is not int:
+            raise InvalidArgumentError(f"{SIZE} and {OFFSET} are numbers of bytes")
+        if offset < 0 or size < 0 or offset + size > region.byte_size:
+            raise InvalidArgumentError(
+                f"{size} bytes at {offset} are not within region {region.name!r} of "
+                f"{region.byte_size} bytes"
+            )
+        return RegionSpan(region, region.offset + offset, size)
+
+
+class Placement:
+    """Where tensors of one request lie that do not come or go with it."""
+
+    def __init__(self, regions: SharedRegions) -> None:
+        self._regions = regions
+        self.inputs: list[tuple[RegionSpan, Array]] = []
+        self.outputs: dict[str, RegionSpan] = {}
+
+    def input(
+        self,
+        parameters: Mapping[str, Any],
+        name: str,
+        dtype: np.dtype[Any],
+        shape: Sequence[int],
+    ) -> Array | None:
+        """Return the array for an input that parameters place, yet to be filled.
+
+        :raises InvalidArgumentError: if there is no such place, or it has another size.
+        """
+        if REGION not in parameters:
+            return None
+        span = self._regions.span(parameters)
+        wanted = math.prod(shape) * dtype.itemsize
+        if span.size != wanted:
+            raise InvalidArgumentError(
+                f"input {name!r} of shape {[*shape]} has {span.size} bytes in region "
+                f"{span.region.name!r}, not {wanted}"
+            )
+        array = aligned_bytes(wanted).view(dtype).reshape(shape)
+        self.inputs.append((span, array))
+        return array
+
+    def output(self, parameters: Mapping[str, Any], name: str) -> None:
+        """Note where an output is to be written, if parameters say so.
+
+        :raises InvalidArgumentError: if there is no such place.
+        """
+        if REGION in parameters:
+            self.outputs[name] = self._regions.span(parameters)
+
+    async def read(self) -> None:
+        """Fill the inputs.
+
+        :raises GeneralFailureError: if an object was cut short, or cannot be read.
+        """
+        await _moved(_read, self.inputs)
+
+    async def write(self, outputs: Mapping[str, Array]) -> None:
+        """Write the outputs that are placed.
+
+        :raises InvalidArgumentError: if one is larger than its place.
+        :raises GeneralFailureError: if an object was cut short, or cannot be written.
+        """
+        placed = []
+        for name, span in self.outputs.items():
+            array = np.ascontiguousarray(outputs[name])
+            if array.nbytes > span.size:
+                raise InvalidArgumentError(
+                    f"output {name!r} has {array.nbytes} bytes, its place in region "
+                    f"{span.region.name!r} {span.size}"
+                )
+            self.outputs[name] = span._replace(size=array.nbytes)
+            placed.append((self.outputs[name], array))
+        await _moved(_write, placed)
+
+
+async def _moved(move: Callable[[Placed], None], placed: Placed) -> None:
+    if sum(span.size for span, _ in placed) <= _MANY_BYTES:
+        move(placed)
+    else:
+        await offload(move, placed)
+
+
+def _read(placed: Placed) -> None:
+    for span, array in placed:
+        with os_errors(f"region {span.region.name!r}"):
+            data = array.reshape(-1).view(np.uint8).data
+            if read_into(data, span.region.file.fd, span.start) < span.size:
+                raise _cut_short(span)
+        check_truths(f"region {span.region.name!r}", array)
+
+
+def _write(placed: Placed) -> None:
+    for span, array in placed:
+        fd = span.region.file.fd
+        with os_errors(f"region {span.region.name!r}"):
+            if os.fstat(fd).st_size < span.start + span.size:  # it would grow again
+                raise _cut_short(span)
+            write_all(fd, array.reshape(-1).view(np.uint8).data, span.start)
+
+
+def _cut_short(span: RegionSpan) -> GeneralFailureError:
+    return GeneralFailureError(f"region {span.region.name!r} was cut short")
