@@ -47,10 +47,10 @@ def declared(
 ) -> tuple[np.dtype[Any], int]:
     """Return the dtype and the number of elements of an input that a request has.
 
-    That the shape is the model's is for the run to check, but no more is read.
+    That the shape is the model's is for the run to check.
 
     :raises InvalidArgumentError: if the model has no such input, or another datatype,
-        or a length is negative, or there are more elements than it takes.
+        or a length is negative, or an array of that shape cannot be.
     """
     info = infos.get(name)
     if info is None:
@@ -65,8 +65,7 @@ def declared(
         )
     # NumPy has up to 64 axes, and multiplies lengths beside one that is 0, too.
     is_apt = len(shape) <= 32 and min(shape, default=0) >= 0
-    most = math.prod(info.dimensions) if has_fixed_shape(info) else _MOST_ELEMENTS
-    if not is_apt or math.prod(length or 1 for length in shape) > max(most, 1):
+    if not is_apt or math.prod(length or 1 for length in shape) > _MOST_ELEMENTS:
         raise InvalidArgumentError(
             f"input {name[:80]!r} cannot have shape {[*shape[:8]]}"[:200]
         )
@@ -100,16 +99,20 @@ def check_truths(where: str, array: Array) -> None:
 
 
 def from_json(
-    name: str, dtype: np.dtype[Any], shape: Sequence[int], text: bytes
+    info: TensorInfo, dtype: np.dtype[Any], shape: Sequence[int], text: bytes
 ) -> Array:
     """Return an array of numbers in JSON, as `from_numbers` does.
 
-    Only as many as its shape has are read. Texts are not: NumPy would make all
-    elements as long as the longest.
+    Only as many as its shape and the model have are read. Texts are not: NumPy would
+    make all elements as long as the longest.
 
     :raises InvalidArgumentError: as `from_numbers`.
     """
-    wanted, found = math.prod(shape), text.count(b",") + 1
+    name, wanted, found = info.name, math.prod(shape), text.count(b",") + 1
+    if has_fixed_shape(info) and wanted > math.prod(info.dimensions):
+        raise InvalidArgumentError(
+            f"input {name!r} has shape {[*shape]}, the model takes {info}"
+        )
     if not wanted and not text.strip(b"[], \t\r\n"):
         return np.empty(shape, dtype)
     if found > max(wanted, 1):

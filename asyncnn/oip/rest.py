@@ -128,7 +128,9 @@ def read_request(
             continue
         size = tensor.parameters.get("binary_data_size")
         if size is None:
-            arrays[name] = from_json(name, dtype, shape, bytes(tensor.data))
+            arrays[name] = from_json(
+                served.inputs[name], dtype, shape, bytes(tensor.data)
+            )
             continue
         if type(size) is not int or not 0 <= size <= len(body) - length:
             raise InvalidArgumentError(
