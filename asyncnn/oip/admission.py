@@ -1,5 +1,6 @@
 """What is let in: limits, tokens, parameters of requests; and codes of errors."""
 
+import codecs
 import hmac
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ class OipLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     ``max_requests`` and ``max_bytes`` are of all requests under way, on both ports;
     more are refused, not queued. ``max_sequences`` are open at a time, and one that is
-    idle for ``sequence_idle_s`` seconds ends.
+    idle for ``sequence_idle_s`` seconds ends. A body by HTTP comes within ``body_s``.
     """
 
     max_requests: int = 256
@@ -29,6 +30,7 @@ class OipLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 512 << 20
     max_sequences: int = 256
     sequence_idle_s: float = 60.0
+    body_s: float = 60.0
     max_regions: int = 256
 
 
@@ -44,6 +46,10 @@ class TooLargeError(ResourceExhaustedPersistentError):
     """A request has more bytes than any may have."""
 
 
+class TooSlowError(InvalidArgumentError):
+    """A request takes its room for longer than any may until it has come."""
+
+
 class Codes(NamedTuple):
     """How an error is told: the status of HTTP, and the name of gRPC's."""
 
@@ -55,6 +61,7 @@ _BY_CLASS = {
     UnknownNameError: Codes(404, "NOT_FOUND"),
     UnauthorizedError: Codes(401, "UNAUTHENTICATED"),
     TooLargeError: Codes(413, "RESOURCE_EXHAUSTED"),
+    TooSlowError: Codes(408, "DEADLINE_EXCEEDED"),
 }
 _INTERNAL = Codes(500, "INTERNAL")
 _BY_STATUS = {
@@ -130,7 +137,8 @@ class Tokens:
         """
         if path is None:
             return cls()
-        lines = map(bytes.strip, path.read_bytes().splitlines())
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        lines = map(bytes.strip, text.splitlines())
         tokens = tuple(line for line in lines if line and not line.startswith(b"#"))
         if not tokens:
             raise InvalidArgumentError(f"{path} has no token", hint="write one a line")

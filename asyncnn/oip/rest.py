@@ -4,6 +4,7 @@ Source: the Open Inference Protocol (KServe's predict protocol, version 2), and 
 extensions for binary tensors, repositories, statistics and system shared memory.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +24,7 @@ from asyncnn.offload import offload
 from asyncnn.oip import describing
 from asyncnn.oip.admission import (
     Tokens,
+    TooSlowError,
     UnauthorizedError,
     asked_run,
     codes_of,
@@ -246,7 +248,7 @@ class RestFace:
         repository = self._repository
         size = _size_of(request, repository.limits.max_request_bytes)
         with Admitted(repository, size) as under_way:
-            body = await _body(request, size)
+            body = await _body_in_time(request, size, repository.limits.body_s)
             served = under_way.served = repository.usable(*_name_of(request))
             placement = Placement(repository.regions)
             length = request.headers.get(HEADER_LENGTH)
@@ -339,6 +341,20 @@ async def _body(request: Request, most: int) -> bytes:
             raise InvalidArgumentError(f"the request has more than {most} bytes")
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _body_in_time(request: Request, most: int, seconds: float) -> bytes:
+    """Return what `_body` does.
+
+    :raises TooSlowError: if it has not come within ``seconds``.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await _body(request, most)
+    except TimeoutError:
+        raise TooSlowError(
+            f"the request has not come within OipLimits.body_s, {seconds:g} s"
+        ) from None
 
 
 async def _asked(request: Request, kind: type[T]) -> T:

@@ -190,3 +190,30 @@ async def test_health_ends_with_the_server(repository: Repository) -> None:
         stub = health_pb2_grpc.HealthStub(channel)
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.Check(health_pb2.HealthCheckRequest())
+
+
+async def test_a_body_that_does_not_come_gives_its_room_back(
+    files: dict[str, Path],
+) -> None:
+    head = (
+        b"POST /v2/models/sum/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{"
+    )
+    async with (
+        loaded(files, body_s=0.05) as repository,
+        rest_served(repository, ANY) as address,
+        asyncio.timeout(20),
+    ):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(head)
+        assert b" 408 " in await reader.readline()
+        await until(lambda: not repository.admission.bytes)
+        writer.close()
+
+
+def test_a_mark_of_utf_8_is_part_of_no_token(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("# a comment\nsecret\n", "utf-8-sig")
+    tokens = Tokens.read(path)
+    tokens.check(b"Bearer secret")
+    with pytest.raises(InvalidArgumentError):
+        tokens.check("Bearer \ufeff# a comment".encode())
