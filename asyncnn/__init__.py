@@ -3,6 +3,7 @@
 From the outside in:
 
 =============  =====================================================================
+``cluster``    replicas of a device on a cluster as one
 ``pipeline``   streams of frames through stages of models
 ``metrics``    numbers of a driver for Prometheus
 ``oip``        models for clients of the Open Inference Protocol

@@ -25,6 +25,7 @@ PEERS = frozenset(
         ),
         *("onnxruntime", "opentelemetry", "playwright", "prometheus_client", "pyright"),
         *(
+            "ray",
             "schemathesis",
             "sklearn",
             "starlette",

@@ -34,6 +34,10 @@ def test_the_newest_heading_is_the_version() -> None:
     assert headings == sorted(headings, reverse=True)
 
 
+def test_no_merge_has_left_its_marks() -> None:
+    assert not re.findall(r"^(?:<{7}|={7}|>{7})", CHANGELOG, re.MULTILINE)
+
+
 def test_each_public_name_that_changed_has_a_note() -> None:
     (notes,) = re.findall(r"^### Upgrading from 0.1.0$(.*?)^##", CHANGELOG, re.M | re.S)
     noted = set(re.findall(r"`([\w.]+)`", notes))

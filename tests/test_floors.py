@@ -41,6 +41,7 @@ FLOORS = {
     "runtime": 6,
     "metrics": 6,
     "pipeline": 6,
+    "cluster": 6,
     "web": 6,
     "oip": 7,
     "onnx_backend": 7,

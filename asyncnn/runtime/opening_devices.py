@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.logs import MANAGER
 from asyncnn.memory.slabs import isolated_array, shared_array
+from asyncnn.runtime.cluster_settings import ClusterSettings, cluster_options
 from asyncnn.runtime.device import DEFAULT_MAX_IN_FLIGHT, Device
 from asyncnn.runtime.execution_options import sync_exec_hal as forced_call
 from asyncnn.runtime.framework import (
@@ -47,6 +48,8 @@ async def open_device(
     cache_dir: CacheDir | None = None,
     sync_exec_hal: bool | None = None,
     isolated: bool = False,
+    replicas: int | ClusterSettings | None = None,
+    device: str | None = None,
 ) -> AsyncIterator[Device]:
     """Open a device in this process: ``async with``, or ``await`` and ``aclose()``.
 
@@ -76,6 +79,11 @@ async def open_device(
     :param isolated: open it in a process of its own that ends with the block, like
         `connect`: a model that crashes the engine then ends that process alone.
         Extensions are given by their names, and the device is one of this package.
+    :param replicas: of a device on a cluster, whose address is the name: ``ray://auto``
+        for that of this machine, ``ray://HOST:PORT``, or ``ray://local`` for one that
+        is started here and ends with the device. How many actors there are, or
+        `asyncnn.cluster.ClusterSettings`; None is one.
+    :param device: what each replica opens, by a name; as None here by default.
     :raises InvalidArgumentError: if there is no device or extension of that name, or
         that variable is no number.
     :raises WrongLoopError: if asyncio's event loop does not run.
@@ -95,7 +103,8 @@ async def open_device(
         return
     forced = forced_call(sync_exec_hal)
     given = _extended(settings or DeviceSettings(), extensions)
-    async with _opened(name, given) as (opened, hal_device):
+    on_cluster = cluster_options(name, replicas, device)
+    async with _opened(name, given, on_cluster) as (opened, hal_device):
         cache = _cache_in(cache_dir)
         MANAGER("opened", device=opened)
         yield Device(
@@ -109,7 +118,7 @@ async def open_device(
 
 @asynccontextmanager
 async def _opened(
-    name: str | None, settings: DeviceSettings
+    name: str | None, settings: DeviceSettings, options: dict[str, Any]
 ) -> AsyncIterator[tuple[str, IDevice]]:
     # What only connects to a driver has no use for an engine and kernels.
     from asyncnn.devices.own_devices import (
@@ -127,7 +136,7 @@ async def _opened(
                 raise
             message = f"{DEVICE_VARIABLE}: {error.message}"
             raise InvalidArgumentError(message, hint=error.hint) from None
-        async with opener(settings) as named:
+        async with partial(opener, **options)(settings) as named:
             yield chosen, named
         return
     async with default_device(settings) as device:

@@ -80,12 +80,20 @@ def test_a_folder_without_vectors_is_refused(
     assert "no vector files" in ran.err
 
 
+OF_NO_VERSION = b"""{"spec": "s", "hal": "V1_0", "cases": [{
+    "name": "c", "min_hal": "V9_0", "declared_hal": "UNKNOWN", "relaxed": false,
+    "main": {"operands": [], "operations": [], "inputs": [], "outputs": []},
+    "expect_failure": false, "referenced": [], "outputs": [],
+    "multinomial_tolerance": 0.0}]}"""
+
+
 @pytest.mark.parametrize(
     "content",
     [
         b"not compressed",
         gzip.compress(b"{", mtime=0),
         gzip.compress(b"{}", mtime=0)[:-9],
+        gzip.compress(OF_NO_VERSION, mtime=0),
     ],
 )
 def test_a_damaged_file_of_vectors_is_named_in_one_line(

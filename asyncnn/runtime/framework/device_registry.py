@@ -30,6 +30,7 @@ from asyncnn.hal.errors import (
     shortage_of,
 )
 from asyncnn.hal.interfaces import IDevice
+from asyncnn.runtime.cluster_settings import CLUSTER
 from asyncnn.runtime.framework import FRAMEWORK
 
 if TYPE_CHECKING:
@@ -167,6 +168,9 @@ def opener_of(name: str) -> Opener:
         )
     if name in BUILT_IN:
         return Registered(name, BUILT_IN[name], _HERE).open
+    if name.startswith(CLUSTER):
+        place = "asyncnn.cluster.cluster_device:open_cluster"
+        return Registered(name, place, _HERE, {"address": name}).open
     known = registered_devices()
     scope, colon, parts = name.partition(":")
     names = [part.strip() for part in parts.split(",") if part.strip()]

@@ -7,64 +7,48 @@ ordinary one then.
 Source: the HAL's runtime (executeFenced of drivers without fences).
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from msgspec.structs import replace
-
-from asyncnn.callbacks import ExecutionResult, IExecutionCallback, result_of
-from asyncnn.deadlines import check_deadline, earlier
-from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
-from asyncnn.fences.core import Gate
-from asyncnn.fences.fence import active_fences
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    GeneralFailureError,
-    ResourceExhaustedTransientError,
-    closed_error,
-    failure_of,
-)
+from asyncnn.callbacks import ExecutionResult
+from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.interfaces import IBurstContext, cause_of_death
 from asyncnn.hal.operands import combine_dimensions, size_of_data_bytes
-from asyncnn.hal.refusals import BurstArguments, refuse_execution
+from asyncnn.hal.refusals import BurstArguments
 from asyncnn.hal.types import (
-    NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
-    MeasureTiming,
     Model,
     OutputShape,
     OutputShapes,
     Request,
-    Timing,
 )
-from asyncnn.hal.validate import RequestRules, execution_options, signature_of
+from asyncnn.hal.validate import RequestRules, signature_of
 from asyncnn.hal.versions import compliant_with, v1_0
 from asyncnn.hal.versions.convert import convert_request, convert_status
-from asyncnn.runtime.framework.managed_memory import BuffersInUse, BufferUser
+from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.older_executions import (
     OlderExecution,
     OlderHost,
     ServedBurst,
 )
-from asyncnn.runtime.framework.outcomes import CallbackReport
+from asyncnn.runtime.framework.waiting_run import StartingModel
 
 _NONE = ErrorStatus.NONE
 _FAILED = ErrorStatus.GENERAL_FAILURE
-_NOTHING = Request((), (), ())
 
 
-class OlderPreparedModel(BufferUser, BasePreparedModel):
+class OlderPreparedModel(StartingModel):
     """An `IPreparedModel` of a driver's ``prepared`` one.
 
-    Without a ``model``, which came from a cache, the driver alone checks requests.
+    Without a ``model``, which came from a cache, the driver alone checks requests. No
+    version of the driver's has loops, whose timeout therefore has no effect.
     """
 
     def __init__(self, host: OlderHost, prepared: Any, model: Model | None) -> None:
         self.host = host
+        self.waiting_runs = host.fenced
         self.prepared = prepared
         self._rules: RequestRules | None = None
         self._signature: Model | None = None
@@ -77,51 +61,6 @@ class OlderPreparedModel(BufferUser, BasePreparedModel):
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why it takes no work any more; see `IMortal`."""
         return self.host.cause_of_death() or cause_of_death(self.prepared)
-
-    def execute_1_3(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
-        """Launch an execution; see `IPreparedModel.execute_1_3`.
-
-        No version of the driver's has loops, whose timeout therefore has no effect.
-        """
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        use: BuffersInUse | None = None
-        try:
-            options = execution_options(measure, deadline, loop_timeout_duration)
-            checked = self.checked(request, is_fenced=False)
-            check_deadline(deadline)
-            use = checked  # what is refused before touches no buffer
-            report = CallbackReport(callback)
-            execution = self.start(request, options, use, report)
-        except AsyncnnError as error:
-            if use is not None:
-                use.end(error.status, ())
-            return refuse_execution(callback, error)
-        report.is_called = False
-        if execution.is_pending:
-            callback.link_to_death(execution.die)
-        return _NONE
-
-    def launch_fenced(
-        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
-    ) -> FencedRun:
-        """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
-
-        :raises AsyncnnError: if it is not taken.
-        """
-        use = self.checked(request, is_fenced=True)
-        awaited = active_fences(wait_for)
-        check_deadline(options.deadline)
-        run = _OlderFencedRun(self, request, options, use)
-        run.launch(awaited)
-        return run
 
     async def _configure(
         self, asked: BurstArguments
@@ -220,95 +159,3 @@ class OlderPreparedModel(BufferUser, BasePreparedModel):
                     raise GeneralFailureError(f"there was no room for {list(sizes)}")
             found.append(OutputShape(sizes, shape.is_sufficient))
         return tuple(found)
-
-
-class _OlderFencedRun(FencedRun):
-    """A fenced run that waits here; to the driver it is an ordinary execution."""
-
-    def __init__(
-        self,
-        model: OlderPreparedModel,
-        request: Request,
-        options: ExecutionOptions,
-        use: BuffersInUse | None,
-    ) -> None:
-        super().__init__()
-        self._model = model
-        self._request = request
-        self._options = options
-        self._use = use
-        self._gate: Gate | None = None
-        self._execution: OlderExecution | None = None
-        self._launched_ns = self._ready_ns = time.monotonic_ns()
-
-    def launch(self, awaited: Sequence[Source]) -> None:
-        self._model.host.fenced.add(self)
-        if awaited:
-            self._gate = Gate(awaited, self._options.deadline, self._opened)
-        else:
-            self._begin()
-
-    def cancel(self) -> None:
-        if self._execution is not None:
-            self._execution.die()
-        else:
-            self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
-
-    def close(self) -> None:
-        if self._execution is None:
-            self._fail(closed_error())
-
-    def _opened(self, failure: AsyncnnError | None) -> None:
-        if failure is not None:
-            self.loop.call_soon(self._fail, failure)
-        else:
-            self.loop.call_soon(self._begin)
-
-    def _begin(self) -> None:
-        if self._result is not None:
-            return  # it was cancelled meanwhile
-        self._leave_gate()
-        options, now = self._options, time.monotonic_ns()
-        self._ready_ns = now
-        if options.duration is not None:
-            deadline = earlier(options.deadline, now, options.duration)
-            options = replace(options, deadline=deadline, duration=None)
-        try:
-            check_deadline(options.deadline)
-            started = self._model.start(self._request, options, self._use, self._ended)
-        except Exception as error:
-            self._fail(failure_of(error))
-            return
-        if self._result is None:
-            self._execution = started
-
-    def _ended(self, result: ExecutionResult) -> None:
-        """Take the result of the driver's execution; fences know nothing of shapes."""
-        status, timing = result.status, result.timing
-        if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
-            status = _FAILED
-        launched = timing
-        if timing is not NO_TIMING:
-            waited_us = (self._ready_ns - self._launched_ns) // 1000
-            launched = Timing(timing.time_on_device, timing.time_in_driver + waited_us)
-        self._finish(
-            replace(result, status=status, output_shapes=(), timing=launched), timing
-        )
-
-    def _fail(self, error: AsyncnnError) -> None:
-        if self._result is None:
-            if self._use is not None:
-                self._use.end(error.status, ())
-            self._finish(result_of(error))
-
-    def _finish(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
-        self._leave_gate()
-        self._model.host.fenced.discard(self)
-        self._execution = self._use = None
-        self._request = _NOTHING
-        self.complete(result, fenced)
-
-    def _leave_gate(self) -> None:
-        gate, self._gate = self._gate, None
-        if gate is not None:
-            gate.close()

@@ -33,6 +33,7 @@ from asyncnn.input_files import call_abandonable, in_one, read_input
 
 _ALIGNMENT = 4
 _CTS_ONLY = "_cts_only"
+_WRONG = (gzip.BadGzipFile, EOFError, zlib.error, LookupError, ValueError, TypeError)
 _Number: TypeAlias = int | float | Literal["nan", "inf", "-inf"]
 
 
@@ -150,11 +151,11 @@ def load_cases(path: Path) -> list[Case]:
     """
     try:
         spec = msgspec.json.decode(gzip.decompress(read_input(path)), type=_RawSpec)
-    except (gzip.BadGzipFile, EOFError, zlib.error, msgspec.DecodeError) as error:
+        return [_case(spec, raw) for raw in spec.cases]
+    except (*_WRONG, msgspec.DecodeError) as error:
         raise InvalidArgumentError(
             f"{path}: not a file of vectors ({error})"
         ) from error
-    return [_case(spec, raw) for raw in spec.cases]
 
 
 def operation_types(case: Case) -> frozenset[OperationType]:

@@ -96,13 +96,15 @@ def _labelled(folder: Path, known: Container[str]) -> Iterator[tuple[Path, str]]
         for number, row in enumerate(_rows(path)):
             if number == 0 and row[:1] == ["ImageID"]:
                 continue
-            if len(row) != 4:
+            try:
+                identity, _, name, confidence = row
+                is_confirmed = float(confidence or 0) >= 1
+            except ValueError:
                 raise InvalidArgumentError(
                     f"{path}, line {number + 1}: not "
                     "ImageID,Source,LabelName,Confidence"
-                )
-            identity, _, name, confidence = row
-            if float(confidence or 0) < 1 or name not in known or identity in seen:
+                ) from None
+            if not is_confirmed or name not in known or identity in seen:
                 continue
             for image in _found(folder, f"{Path(identity).name}.*"):
                 if image.suffix.lower() in _IMAGE_KINDS:

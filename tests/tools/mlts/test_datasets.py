@@ -189,6 +189,11 @@ def break_labels(folder: Path) -> None:
     path.write_text("000abc,verification\n")
 
 
+def break_confidences(folder: Path) -> None:
+    path = folder / "validation-annotations-human-imagelabels.csv"
+    path.write_text(path.read_text().replace(",1", ",sure"))
+
+
 def remove_labels(folder: Path) -> None:
     (folder / "validation-annotations-human-imagelabels.csv").unlink()
 
@@ -199,6 +204,7 @@ def remove_labels(folder: Path) -> None:
         (break_classes, "which classes there are"),
         (break_image, "000abc.jpg is no image"),
         (break_labels, "line 1: not ImageID"),
+        (break_confidences, "line 2: not ImageID"),
         (remove_labels, "no image that is labelled"),
     ],
 )

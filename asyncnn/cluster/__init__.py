@@ -1,0 +1,19 @@
+"""Devices of a cluster as one: dispatch among replicas, and Ray to reach them.
+
+`dispatch` decides which replica computes what, and when; it knows no clock, no loop and
+no network, and so is the same in `simulation`. `hosting` is what runs in an actor: an
+ordinary device. `links` reach actors by Ray, `cluster_device` and `cluster_model` are
+the HAL's objects over them. Ray is imported when a device is opened, and not before.
+"""
+
+from asyncnn.lazy import lazy_names as _lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asyncnn.runtime.cluster_settings import ClusterSettings, DispatchSettings
+
+__all__ = ("ClusterSettings", "DispatchSettings")
+
+__getattr__, __dir__ = _lazy_names(
+    __name__, {"asyncnn.runtime.cluster_settings": "ClusterSettings DispatchSettings"}
+)

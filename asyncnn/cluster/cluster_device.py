@@ -1,0 +1,359 @@
+"""Replicas on a cluster as one `IDevice`."""
+
+import asyncio
+import logging
+import time
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any, Self
+
+from asyncnn.callbacks import IPreparedModelCallback, OneShot, result_of
+from asyncnn.cluster.cluster_model import ClusterModel
+from asyncnn.cluster.cluster_runs import ClusterRuns
+from asyncnn.cluster.exchange import Answer, packed
+from asyncnn.cluster.hosting import HostFacts
+from asyncnn.cluster.links import Cluster, LostError, ReplicaLink
+from asyncnn.devices import DeviceSettings, DeviceStatistics
+from asyncnn.devices.device_buffers import HAL_HINTS
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DriverDiedError,
+    NoDriverError,
+    closed_error,
+    error_for,
+    failure_of,
+)
+from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.refusals import AllocateArguments, NoCachesNorDomains, PrepareArguments
+from asyncnn.hal.types import (
+    Capabilities,
+    DeviceStatus,
+    DeviceType,
+    ErrorStatus,
+    Extension,
+    Model,
+)
+from asyncnn.hal.validate import validate_model
+from asyncnn.offload import offload
+from asyncnn.runtime.cluster_settings import ClusterSettings
+from asyncnn.runtime.framework.managed_memory import allocate_fixed
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
+
+
+class ClusterDevice(NoCachesNorDomains, ClusterRuns):
+    """The device that ``links`` lead to, each to a replica of it; see `open_cluster`.
+
+    What is asked for while a replica is lost goes to the others, or waits for it. What
+    it had begun ends with `DriverDiedError`, or is run again if that was said to be
+    safe. Buffers are memory of this process, and go with each run that names them: they
+    outlive replicas.
+    """
+
+    name = "asyncnn-cluster"
+
+    def __init__(
+        self, cluster: Cluster, settings: ClusterSettings, links: Sequence[ReplicaLink]
+    ) -> None:
+        super().__init__(cluster, settings, links)
+        self.facts: HostFacts
+        self._models: dict[int, tuple[object, tuple[int, int]]] = {}
+        self._sent_models: dict[int, tuple[weakref.ref[Model], object]] = {}
+        self._recovering: set[ReplicaLink] = set()
+        for link in self.links:
+            link.lost = self._lost
+
+    async def __aenter__(self) -> Self:
+        opening = asyncio.gather(*(link.open() for link in self.links))
+        try:
+            async with asyncio.timeout(self.settings.open_timeout):
+                self.facts = (await opening)[0]
+        except TimeoutError:
+            await self.aclose()
+            raise NoDriverError(
+                f"{len(self.links)} replicas of {self.settings.cpus:g} CPUs each have "
+                f"not started within {self.settings.open_timeout:g} s",
+                hint="the cluster may have too few; see ray status",
+            ) from None
+        except BaseException:
+            await self.aclose()
+            raise
+        now = time.monotonic_ns()
+        for link in self.links:
+            self.act(self.dispatcher.up(link.number, (), now))
+            self._begin(link.watch(partial(self._is_busy, link)))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End what is pending, then all actors, with their devices."""
+        self._is_closed = True
+        self.bursts.close()
+        self.buffers.close()
+        for waiting in tuple(self.waiting_runs):
+            waiting.close()
+        for run in tuple(self._runs.values()):
+            self._settle(run, result_of(closed_error()))
+        if self._alarm is not None:
+            self._alarm.cancel()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self.links))
+        await self.buffers.wait_ended()
+
+    def get_status(self) -> DeviceStatus:
+        """Return BUSY while runs wait here, OFFLINE once it is closed."""
+        if self._is_closed:
+            return DeviceStatus.OFFLINE
+        busy = self.dispatcher.waiting >= self.settings.dispatch.max_waiting
+        return DeviceStatus.BUSY if busy else DeviceStatus.AVAILABLE
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return the version of the first replica's device."""
+        return ErrorStatus.NONE, self.facts.version
+
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        """Return the kind of hardware of the first replica."""
+        return ErrorStatus.NONE, self.facts.type
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return what the first replica declares."""
+        return ErrorStatus.NONE, self.facts.capabilities
+
+    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+        """Return the extensions of the first replica."""
+        return ErrorStatus.NONE, self.facts.extensions
+
+    @property
+    def hal_hints(self) -> dict[str, str]:
+        """What the replicas make of hints of the HAL, in words."""
+        return {**HAL_HINTS, **self.facts.hal_hints}
+
+    @property
+    def has_measured_capabilities(self) -> bool:
+        """Whether the first replica's capabilities were measured."""
+        return self.facts.has_measured_capabilities
+
+    @property
+    def kernel_capabilities(self) -> Capabilities | None:
+        """What the first replica has measured of its kernels."""
+        return self.facts.kernel_capabilities
+
+    async def replica_statistics(self) -> tuple[DeviceStatistics, ...]:
+        """Ask all replicas that are there what they have done.
+
+        :raises AsyncnnError: if one is lost, or keeps no statistics.
+        """
+        up = [link for link in self.links if link.is_up]
+        return tuple(await asyncio.gather(*(each.call("statistics") for each in up)))
+
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
+        self.check_open()
+        await offload(validate_model, model)
+        sent = await self._put(model)
+        for link in self.links:
+            if link.is_up:
+                status, answer = await link.call("supported", sent)
+                if status is not ErrorStatus.NONE:
+                    raise error_for(status, "the replica does not say")
+                return tuple(answer)
+        raise DriverDiedError("no replica is there")
+
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+        return allocate_fixed(self.buffers, asked, ClusterModel)
+
+    def _prepare(
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
+    ) -> ErrorStatus:
+        self.check_open()
+        asked.validate()
+        notify = OneShot(callback.notify_1_3)
+        numbers: dict[ReplicaLink, int] = {}
+        task = self._begin(self._prepared(asked, numbers))
+        task.add_done_callback(partial(self._told, callback, notify, numbers))
+        callback.link_to_death(partial(_cancel, task))
+        return ErrorStatus.NONE
+
+    async def _prepared(
+        self, asked: PrepareArguments, numbers: dict[ReplicaLink, int]
+    ) -> ClusterModel:
+        """Prepare a model on all replicas that are there; at least one has to do it."""
+        key, how = next(self.numbers), (int(asked.preference), int(asked.priority))
+        now = time.monotonic_ns()
+        sent = await self._put(asked.model)
+        self.dispatcher.known(key, now)
+        self._models[key] = sent, how
+        try:
+            async with asyncio.timeout(_seconds(asked.deadline, now)):
+                up = [link for link in self.links if link.is_up]
+                found = await asyncio.gather(
+                    *(self._prepare_on(e, key, asked.deadline, numbers) for e in up),
+                    return_exceptions=True,
+                )
+            for error in found:
+                if isinstance(error, BaseException) and not isinstance(
+                    error, LostError
+                ):
+                    raise error
+            if not any(each is None for each in found):
+                raise DriverDiedError("the replicas were lost while they prepared it")
+        except TimeoutError:
+            self._release(key)
+            late = "the deadline passed while the model was prepared"
+            raise error_for(ErrorStatus.MISSED_DEADLINE_TRANSIENT, late) from None
+        except BaseException:
+            self._release(key)
+            raise
+        model = ClusterModel(self, key, asked)
+        weakref.finalize(model, self._release_soon, key).atexit = False
+        return model
+
+    async def _prepare_on(
+        self,
+        link: ReplicaLink,
+        key: int,
+        deadline: int | None = None,
+        numbers: dict[ReplicaLink, int] | None = None,
+    ) -> None:
+        number = next(self.numbers)
+        if numbers is not None:
+            numbers[link] = number
+        sent, how = self._models[key]
+        there = link.there(deadline)
+        answer: Answer = await link.call("prepare", key, number, sent, how, there)
+        if answer.status != ErrorStatus.NONE:
+            raise error_for(ErrorStatus(answer.status), answer.reason)
+        if numbers is not None:
+            numbers.pop(link)
+        self.act(self.dispatcher.up(link.number, (key,), time.monotonic_ns()))
+
+    def _told(
+        self,
+        callback: IPreparedModelCallback,
+        notify: OneShot[[ErrorStatus, IPreparedModel | None]],
+        numbers: dict[ReplicaLink, int],
+        task: asyncio.Task[ClusterModel],
+    ) -> None:
+        callback.unlink_to_death()
+        for link, number in numbers.items():  # those that still prepare it
+            self._cancel_there(link, number)
+        if task.cancelled():
+            error: AsyncnnError = closed_error()
+            if not self._is_closed:
+                status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+                error = error_for(status, "the preparation was cancelled")
+        elif (raised := task.exception()) is not None:
+            error = failure_of(raised)
+        else:
+            notify(ErrorStatus.NONE, task.result())
+            return
+        callback.reason = str(error)
+        notify(error.status, None)
+
+    async def _put(self, model: Model) -> object:
+        """Return a model in Ray's store, from where each node fetches it once."""
+        known = self._sent_models.get(id(model))
+        if known is not None and known[0]() is model:
+            return known[1]
+        ref: object = await offload(lambda: self._cluster.ray.put(packed(model)))
+        key, sent = id(model), self._sent_models
+        watched = weakref.ref(model, lambda gone: sent.pop(key, None))
+        self._sent_models[key] = watched, ref
+        return ref
+
+    def _lost(self, link: ReplicaLink) -> None:
+        logger.warning("replica %d was lost", link.number)
+        self.act(self.dispatcher.lost(link.number, time.monotonic_ns()))
+        self.recover(link)
+
+    def recover(self, link: ReplicaLink) -> None:
+        """Wait for its next actor, if it is gone, and prepare all models there."""
+        if not (self._is_closed or link in self._recovering):
+            self._recovering.add(link)
+            task = self._begin(self._recovered(link))
+            task.add_done_callback(lambda _: self._recovering.discard(link))
+
+    async def _recovered(self, link: ReplicaLink) -> None:
+        """Wait for the replica's next actor, and prepare all models there."""
+        while True:
+            try:
+                await link.open()
+                for key in tuple(self._models):
+                    await self._prepare_again(link, key)
+            except LostError:
+                continue
+            except AsyncnnError as error:
+                logger.warning("replica %d is not back: %s", link.number, error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                break
+        self.act(self.dispatcher.up(link.number, (), time.monotonic_ns()))
+        logger.info("replica %d is back", link.number)
+
+    async def _prepare_again(self, link: ReplicaLink, key: int) -> None:
+        if key not in self._models:
+            return  # it was released meanwhile
+        try:
+            await self._prepare_on(link, key)
+        except LostError:
+            raise
+        except AsyncnnError as error:  # others may have it
+            logger.warning("replica %d lacks a model: %s", link.number, error)
+
+    def _is_busy(self, link: ReplicaLink) -> bool:
+        return bool(self.dispatcher.replicas[link.number].begun)
+
+    def _release_soon(self, key: int) -> None:
+        if not self._is_closed and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._release, key)
+
+    def _release(self, key: int) -> None:
+        self._models.pop(key, None)
+        self.dispatcher.forget(key)
+        for link in self.links:
+            if link.is_up and not self._is_closed:
+                link.post("release", key, answered=lambda _: None)
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+def _seconds(deadline_ns: int | None, now_ns: int) -> float | None:
+    return None if deadline_ns is None else max(0, deadline_ns - now_ns) / 1e9
+
+
+@asynccontextmanager
+async def open_cluster(
+    settings: DeviceSettings,
+    *,
+    address: str,
+    replicas: int | ClusterSettings = 1,
+    device: str | None = None,
+) -> AsyncIterator[ClusterDevice]:
+    """Open replicas of a device on the cluster at an address, as one device.
+
+    Settings of devices stay here: each replica has those of its own process.
+
+    :raises EngineUnavailableError: if Ray is not installed.
+    :raises NoDriverError: if no cluster is there, or it has no room for the replicas.
+    :raises AsyncnnError: if a replica cannot open its device.
+    """
+    chosen = replicas
+    if not isinstance(chosen, ClusterSettings):
+        chosen = ClusterSettings(replicas=chosen)
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(Cluster(address, chosen))
+        links = [
+            ReplicaLink(cluster, number, device or "", chosen.hang_after)
+            for number in range(chosen.replicas)
+        ]
+        yield await stack.enter_async_context(ClusterDevice(cluster, chosen, links))

@@ -1,0 +1,259 @@
+"""Runs on a cluster: given to dispatch, sent by links, answered once."""
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from asyncnn.burst.server import OpenBursts
+from asyncnn.callbacks import Completion, ExecutionResult, result_of
+from asyncnn.cluster.dispatch import Action, Dispatcher, End, Send
+from asyncnn.cluster.exchange import Answer, RunOrder, Sent, size_bytes
+from asyncnn.cluster.links import Cluster, LostError, ReplicaLink
+from asyncnn.cluster.replicas import ClusterWork
+from asyncnn.deadlines import DEADLINE_GRACE_S, unanswered
+from asyncnn.devices import DeviceSettings
+from asyncnn.devices.device_buffers import Buffers
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    DriverDiedError,
+    GeneralFailureError,
+    ResourceExhaustedTransientError,
+    closed_error,
+    failure_of,
+)
+from asyncnn.hal.types import NO_TIMING, ErrorStatus
+from asyncnn.offload import offload
+from asyncnn.runtime.cluster_settings import ClusterSettings
+from asyncnn.runtime.framework.steps import ActiveExecutions
+
+LARGE_BYTES = 4 * 2**20
+"""Inputs from which on a thread puts them into Ray's store, rather than the loop."""
+
+_NONE = ErrorStatus.NONE
+
+
+class ClusterRun(Completion):
+    """A run, from when it is asked for until its end; see `ClusterRuns.launch`.
+
+    ``targets`` get the bytes of its outputs. ``told`` gets the result as well.
+    """
+
+    told: Callable[[ExecutionResult], None] | None = None
+    ref: object = None
+    model: object = None
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self,
+        device: "ClusterRuns",
+        work: ClusterWork,
+        order: RunOrder,
+        inputs: Sent,
+        targets: Sequence[memoryview],
+    ) -> None:
+        self.work = work
+        self.order = order
+        self.inputs = inputs
+        self.size_bytes = size_bytes(inputs)
+        self._targets = targets
+        self._device = device
+        if work.deadline_ns is not None:
+            loop = asyncio.get_running_loop()
+            left_s = (work.deadline_ns - time.monotonic_ns()) / 1e9
+            self._timer = loop.call_later(left_s + DEADLINE_GRACE_S, self._give_up)
+
+    def taken(self, answer: Answer) -> ExecutionResult:
+        """Copy the outputs of an answer; return what it amounts to."""
+        if answer.status == _NONE:
+            if len(answer.outputs) != len(self._targets):
+                return result_of(GeneralFailureError("a replica has other outputs"))
+            for target, array in zip(self._targets, answer.outputs, strict=True):
+                data = array.reshape(-1).view(np.uint8).data
+                if len(data) > len(target):
+                    return result_of(GeneralFailureError("an output is too long"))
+                target[: len(data)] = data
+        return answer.result
+
+    def settle(self, result: ExecutionResult) -> None:
+        """End it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.inputs, self.ref, self._targets = (), None, ()
+        self._resolve(result)
+        if self.told is not None:
+            self.told(result)
+
+    def abandon(self) -> None:
+        """Stop it where it is: nobody waits for its end."""
+        cancelled = ResourceExhaustedTransientError("the execution was cancelled")
+        self._device.abandon(self, result_of(cancelled))
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._result is None
+
+    die = abandon
+    close = abandon
+
+    def _give_up(self) -> None:
+        self._device.abandon(self, result_of(unanswered(DEADLINE_GRACE_S)))
+
+
+class ClusterRuns(ActiveExecutions):
+    """What the runs of a device share: ``links``, and the ``dispatcher`` among them.
+
+    It belongs to the event loop, as do all runs.
+    """
+
+    def __init__(
+        self, cluster: Cluster, settings: ClusterSettings, links: Sequence[ReplicaLink]
+    ) -> None:
+        limits = DeviceSettings()
+        buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
+        super().__init__(buffers, OpenBursts(limits.max_bursts))
+        self.dispatcher = Dispatcher(settings.dispatch)
+        self.settings = settings
+        self.links = tuple(links)
+        self.numbers = count(1)
+        self.waiting_runs: set[Any] = set()
+        self.loop = asyncio.get_running_loop()
+        self._cluster = cluster
+        self._runs: dict[int, ClusterRun] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        for link in self.links:
+            self.dispatcher.add(link.number, settings.lanes)
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why the device takes no work for good; see `IMortal`."""
+        return closed_error() if self._is_closed else None
+
+    def check_open(self) -> None:
+        """Check that it takes work.
+
+        :raises DeviceClosedError: if it is closed.
+        """
+        if self._is_closed:
+            raise closed_error()
+
+    @abstractmethod
+    def recover(self, link: ReplicaLink) -> None:
+        """Have the models of a replica prepared again, which lacks some."""
+
+    def launch(self, run: ClusterRun) -> None:
+        """Have a run computed, wherever that is soonest."""
+        self._runs[run.work.number] = run
+        self.active.add(run)
+        self.act(self.dispatcher.submit(run.work, time.monotonic_ns()))
+
+    def abandon(self, run: ClusterRun, result: ExecutionResult) -> None:
+        """End a run with ``result``, and have it stopped where it is."""
+        number = run.work.number
+        if number not in self._runs:
+            return
+        replica = self.dispatcher.cancel(number)
+        self._settle(run, result)
+        if replica is not None:
+            self._cancel_there(self.links[replica], number)
+
+    def act(self, actions: Sequence[Action]) -> None:
+        """Do what dispatch has decided, and have it told when time has passed."""
+        pending = list(actions)
+        while pending:
+            action = pending.pop(0)
+            run = self._runs.get(action.work.number)
+            if isinstance(action, Send):
+                if run is None:  # it was abandoned while it was to be sent again
+                    now = time.monotonic_ns()
+                    pending += self.dispatcher.ended(action.work.number, now)
+                else:
+                    self._send(run, self.links[action.replica])
+            elif run is not None:
+                self._settle(run, _ended_so(action))
+        self._set_alarm()
+
+    def _send(self, run: ClusterRun, link: ReplicaLink) -> None:
+        if run.size_bytes < LARGE_BYTES or run.ref is not None:
+            self._post(run, link)
+        else:
+            self._begin(self._send_large(run, link))
+
+    async def _send_large(self, run: ClusterRun, link: ReplicaLink) -> None:
+        try:
+            run.ref = await offload(self._cluster.ray.put, run.inputs)
+        except Exception as error:
+            self._answered(run, link, failure_of(error))
+            return
+        if run.result is None:
+            self._post(run, link)
+        else:  # it was abandoned meanwhile
+            self._answered(run, link, None)
+
+    def _post(self, run: ClusterRun, link: ReplicaLink) -> None:
+        order = run.order._replace(deadline=link.there(run.work.deadline_ns))
+        inputs = run.inputs if run.ref is None else run.ref
+        answered = partial(self._answered, run, link)
+        link.post("run", order, inputs, answered=answered)
+
+    def _answered(self, run: ClusterRun, link: ReplicaLink, answer: Any) -> None:
+        """Take the answer to a run, which may be late, or that there is none."""
+        number, now = run.work.number, time.monotonic_ns()
+        if isinstance(answer, LostError):
+            return  # `_lost` has told what becomes of it
+        if isinstance(answer, Answer) and not answer.begun:
+            # Its actor has died and come back, and nothing has shown that before.
+            self.dispatcher.lacks(link.number, run.work.model, now)
+            self.act(self.dispatcher.returned(number, now))
+            self.recover(link)
+            return
+        if run.result is None:
+            if isinstance(answer, AsyncnnError):
+                self._settle(run, result_of(answer))
+            else:
+                self._settle(run, run.taken(answer))
+        self.act(self.dispatcher.ended(number, now))
+
+    def _settle(self, run: ClusterRun, result: ExecutionResult) -> None:
+        del self._runs[run.work.number]
+        run.settle(result)
+        self.ended(run)
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self.dispatcher.waiting and not self._is_closed:
+            at_ns = self.dispatcher.alarm_ns()
+            if at_ns is not None:
+                delay = (at_ns - time.monotonic_ns()) / 1e9
+                loop = asyncio.get_running_loop()
+                self._alarm = loop.call_later(max(0.0, delay), self._expire)
+
+    def _expire(self) -> None:
+        self._alarm = None
+        self.act(self.dispatcher.expire(time.monotonic_ns()))
+
+    def _cancel_there(self, link: ReplicaLink, number: int) -> None:
+        if link.is_up and not self._is_closed:
+            link.post("cancel", (number,), answered=lambda _: None)
+
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _ended_so(end: End) -> ExecutionResult:
+    is_gone = end.status is ErrorStatus.DEVICE_UNAVAILABLE
+    kind = DriverDiedError if is_gone else None
+    return ExecutionResult(end.status, (), NO_TIMING, end.reason, kind)

@@ -1,0 +1,276 @@
+"""Links to replicas: actors of Ray, their clocks, their deaths and what follows.
+
+This is the one module that knows Ray, which is imported when a cluster is opened.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from asyncnn.cluster.hosting import HostFacts, ReplicaHost
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    EngineUnavailableError,
+    InvalidArgumentError,
+    NoDriverError,
+    failure_of,
+)
+from asyncnn.offload import offload
+from asyncnn.runtime.cluster_settings import CLUSTER, ClusterSettings
+
+logger = logging.getLogger(__name__)
+
+LOCAL, AUTO = "local", "auto"
+
+_CALLS = 100_000
+"""Calls of an actor that may be under way; what bounds them is dispatch."""
+
+_PINGS = 5
+_WATCH_S = 5.0
+_PAUSE_S = 0.1
+_CLOSING_S = 5.0
+
+Answered: TypeAlias = Callable[[Any], None]
+"""Gets what a call returned, or the exception that stands for its failure."""
+
+
+class LostError(AsyncnnError):
+    """The actor of a call is gone; it may have run it."""
+
+
+class Cluster:
+    """A connection of this process to Ray, which is shared by all that are open.
+
+    :raises EngineUnavailableError: on entering, if Ray is not installed.
+    :raises InvalidArgumentError: on entering, if the address is none.
+    :raises NoDriverError: on entering, if no cluster is there.
+    """
+
+    _users = 0
+    _own: ThreadPoolExecutor | None = None  # of a connection that was made here
+
+    def __init__(self, address: str, settings: ClusterSettings) -> None:
+        self._address = address.removeprefix(CLUSTER)
+        self._settings = settings
+        self.ray: Any = None
+
+    async def __aenter__(self) -> "Cluster":
+        where = self._address
+        host, colon, port = where.rpartition(":")
+        if where not in (LOCAL, AUTO) and not (host and colon and port.isdigit()):
+            raise InvalidArgumentError(
+                f"{CLUSTER}{where} is no address of a cluster",
+                hint=f"{CLUSTER}{LOCAL}, {CLUSTER}{AUTO} or {CLUSTER}HOST:PORT",
+            )
+        try:
+            self.ray = await offload(import_module, "ray")
+        except ImportError as error:
+            raise EngineUnavailableError(
+                f"a cluster needs the package ray: {error}",
+                hint="install it with: pip install 'asyncnn[ray]'",
+            ) from error
+        if not self.ray.is_initialized():
+            # What Ray starts here ends with the thread that has started it.
+            thread = ThreadPoolExecutor(1, "asyncnn-ray")
+            try:
+                await asyncio.get_running_loop().run_in_executor(thread, self._connect)
+            except Exception as error:
+                thread.shutdown(wait=False)
+                words = " ".join(str(error).split())
+                raise NoDriverError(
+                    f"no cluster at {CLUSTER}{where}: {words}"
+                ) from error
+            Cluster._own = thread
+        Cluster._users += 1
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        Cluster._users -= 1
+        thread = Cluster._own
+        if not Cluster._users and thread is not None:
+            Cluster._own = None
+            await asyncio.get_running_loop().run_in_executor(thread, self.ray.shutdown)
+            thread.shutdown(wait=False)
+
+    def _connect(self) -> None:
+        where = self._address
+        options: dict[str, Any] = {"address": where}
+        if where == LOCAL:
+            asked = self._settings.replicas * self._settings.cpus
+            options |= {
+                "num_cpus": max(os.cpu_count() or 1, int(asked + 0.999)),
+                "include_dashboard": False,
+            }
+        self.ray.init(configure_logging=False, log_to_driver=False, **options)
+
+    def actor(self, device: str) -> Any:
+        """Start an actor that hosts a device; it comes back by itself if it dies."""
+        settings = self._settings
+        kind = self.ray.remote(ReplicaHost).options(
+            num_cpus=settings.cpus,
+            resources=dict(settings.resources),
+            max_concurrency=_CALLS,
+            max_restarts=-1,
+            max_task_retries=0,  # what may have been run is for dispatch to decide
+            scheduling_strategy="SPREAD",
+        )
+        return kind.remote(device)
+
+    def is_loss(self, error: BaseException) -> bool:
+        """Tell whether an exception of Ray says that an actor or its node is gone."""
+        kinds = self.ray.exceptions
+        return isinstance(
+            error, kinds.RayActorError | kinds.NodeDiedError | kinds.WorkerCrashedError
+        )
+
+
+class ReplicaLink:
+    """The way to replica ``number``, whose actor may be another one each time it dies.
+
+    ``opened`` is called with the facts of each actor, ``lost`` once for each that dies.
+    """
+
+    def __init__(
+        self, cluster: Cluster, number: int, device: str, hang_after_s: float
+    ) -> None:
+        self.number = number
+        self.lost: Callable[[ReplicaLink], None] = lambda link: None
+        self.is_up = False
+        self.offset_ns = self.bound_ns = 0
+        self._cluster = cluster
+        self._device = device
+        self._hang_after_s = hang_after_s
+        self._actor: Any = None
+        self._life = 0
+        self._loop = asyncio.get_running_loop()
+
+    async def open(self) -> HostFacts:
+        """Wait for the actor, start it if there is none, and compare clocks.
+
+        :raises AsyncnnError: if the device cannot be opened there.
+        """
+        while True:
+            if self._actor is None:
+                self._actor = await offload(self._cluster.actor, self._device)
+            try:
+                facts: HostFacts = await self.call("open")
+                await self.compare_clocks()
+            except LostError:
+                logger.info("replica %d is not there yet", self.number)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            self.is_up = True
+            return facts
+
+    async def compare_clocks(self) -> None:
+        """Learn how far the clock there is ahead, by the quickest of some calls.
+
+        It is off by ``bound_ns`` at most.
+
+        :raises LostError: if the actor is gone.
+        """
+        found = []
+        for _ in range(_PINGS):
+            asked = time.monotonic_ns()
+            there = await self.call("clock")
+            answered = time.monotonic_ns()
+            found.append(((answered - asked) // 2, there - (asked + answered) // 2))
+        self.bound_ns, self.offset_ns = min(found)
+
+    def there(self, deadline_ns: int | None) -> int | None:
+        """Return a deadline on the clock there, not earlier than it is."""
+        if deadline_ns is None:
+            return None
+        return max(0, deadline_ns + self.offset_ns + self.bound_ns)
+
+    def post(self, method: str, *args: Any, answered: Answered) -> None:
+        """Call the actor; ``answered`` is called on the loop, once and later.
+
+        It gets a `LostError` if the actor is gone, or another `AsyncnnError`.
+        """
+        life, loop = self._life, self._loop
+
+        def arrived(future: Any) -> None:
+            with suppress(RuntimeError):  # the loop may be closed by now
+                loop.call_soon_threadsafe(self._take, life, future, answered)
+
+        try:
+            future = getattr(self._actor, method).remote(*args).future()
+        except Exception as error:
+            loop.call_soon(answered, self._failure(life, error))
+        else:
+            future.add_done_callback(arrived)
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call the actor, and return what it returns.
+
+        :raises LostError: if it is gone.
+        :raises AsyncnnError: of what it raises.
+        """
+        ended: asyncio.Future[Any] = self._loop.create_future()
+
+        def answered(answer: Any) -> None:
+            if not ended.done():
+                ended.set_result(answer)
+
+        self.post(method, *args, answered=answered)
+        answer = await ended
+        if isinstance(answer, AsyncnnError):
+            raise answer
+        return answer
+
+    async def watch(self, is_busy: Callable[[], bool]) -> None:
+        """Compare clocks again and again; kill an actor that hangs while it is busy."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if not self.is_up:
+                continue
+            try:
+                async with asyncio.timeout(self._hang_after_s):
+                    await self.compare_clocks()
+            except TimeoutError:
+                if is_busy():
+                    logger.warning("replica %d hangs, and is killed", self.number)
+                    self.kill(for_good=False)
+            except AsyncnnError:
+                pass  # whoever waits for it has been told
+
+    def kill(self, *, for_good: bool) -> None:
+        """End the actor; it comes back unless it is ``for_good``."""
+        if self._actor is not None:
+            with suppress(Exception):  # the cluster may be gone
+                self._cluster.ray.kill(self._actor, no_restart=for_good)
+
+    async def close(self) -> None:
+        """Close the device there, and end the actor."""
+        if self.is_up:
+            self.is_up = False
+            with suppress(AsyncnnError, TimeoutError):
+                async with asyncio.timeout(_CLOSING_S):
+                    await self.call("close")
+        self.kill(for_good=True)
+
+    def _take(self, life: int, future: Any, answered: Answered) -> None:
+        error = future.exception()
+        answered(future.result() if error is None else self._failure(life, error))
+
+    def _failure(self, life: int, error: BaseException) -> AsyncnnError:
+        """Return what an exception of Ray stands for; note the death of an actor."""
+        if not self._cluster.is_loss(error):
+            cause = getattr(error, "cause", None)
+            return failure_of(cause if isinstance(cause, AsyncnnError) else error)
+        if life == self._life:  # not one that was lost before
+            if isinstance(error, self._cluster.ray.exceptions.ActorDiedError):
+                self._actor = None  # it does not come back
+            if self.is_up:
+                self.is_up = False
+                self._life += 1
+                self.lost(self)
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        return LostError(f"replica {self.number} was lost: {words[0]}")

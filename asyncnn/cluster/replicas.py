@@ -1,0 +1,129 @@
+"""Replicas: what each has begun, how long that is expected to take, who has room."""
+
+import random
+from collections.abc import Hashable, Sequence
+
+import msgspec
+
+_GAIN = 0.2
+"""Weight of the latest of the times that are averaged."""
+
+_RISING = 0.05
+"""Weight of the latest one in the least of them, if it is above that."""
+
+
+class ClusterWork(msgspec.Struct, eq=False):
+    """A run of ``model``, wherever that is prepared.
+
+    One that ``is_safe`` may be run twice. Times are nanoseconds of one steady clock.
+    """
+
+    number: int
+    model: Hashable
+    priority: int = 1
+    deadline_ns: int | None = None
+    is_safe: bool = False
+    sent: int = 0
+    queued_ns: int = 0
+
+
+class ModelPace(msgspec.Struct, eq=False):
+    """How long runs of a model have lately taken, about and at least."""
+
+    mean_ns: float
+    least_ns: float
+    count: int = 1
+
+    def learn(self, took_ns: int) -> None:
+        """Take one more into account."""
+        self.mean_ns += _GAIN * (took_ns - self.mean_ns)
+        rise = _RISING * (took_ns - self.least_ns)
+        self.least_ns = min(self.least_ns + rise, took_ns)
+        self.count += 1
+
+
+class _Begun(msgspec.Struct, eq=False):
+    """What was sent; ``began_ns`` is when a lane was free for it, if known."""
+
+    work: ClusterWork
+    cost_ns: float
+    began_ns: int | None
+
+
+class Replica(msgspec.Struct, eq=False):
+    """What is known of a replica, which computes ``lanes`` runs at a time."""
+
+    number: int
+    lanes: int
+    is_up: bool = False
+    ready: set[Hashable] = msgspec.field(default_factory=set)
+    begun: dict[int, _Begun] = msgspec.field(default_factory=dict)
+    paces: dict[Hashable, ModelPace] = msgspec.field(default_factory=dict)
+
+    def count(self, priority: int) -> int:
+        """Return how many runs it has of ``priority`` and above."""
+        return sum([each.work.priority >= priority for each in self.begun.values()])
+
+    def backlog_ns(self, priority: int, now_ns: int) -> float:
+        """Return how long what comes first is expected to keep its lanes.
+
+        What has taken longer than expected is expected to take that much longer.
+        """
+        total = 0.0
+        for each in self.begun.values():
+            if each.work.priority >= priority:
+                spent = 0 if each.began_ns is None else now_ns - each.began_ns
+                total += abs(each.cost_ns - spent)
+        return total / self.lanes
+
+    def begin(self, work: ClusterWork, cost_ns: float, now_ns: int) -> None:
+        """Note that it was sent."""
+        running = sum([each.began_ns is not None for each in self.begun.values()])
+        at_ns = now_ns if running < self.lanes else None
+        self.begun[work.number] = _Begun(work, cost_ns, at_ns)
+
+    def end(self, number: int, now_ns: int) -> int | None:
+        """Forget what has ended; return how long it took, if it is known to have begun.
+
+        The next one has its lane.
+        """
+        ended = self.begun.pop(number)
+        waiting = [each for each in self.begun.values() if each.began_ns is None]
+        if ended.began_ns is None:
+            return None
+        if waiting:
+            first = max(waiting, key=lambda each: each.work.priority)
+            first.began_ns = now_ns
+        return now_ns - ended.began_ns
+
+
+class Open:
+    """A set of replicas, of which some can be drawn."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.members: list[Replica] = []
+        self._places: dict[int, int] = {}
+        self.rng = rng
+
+    def put(self, replica: Replica, is_open: bool) -> None:
+        """Add or remove it."""
+        place = self._places.get(replica.number)
+        if is_open and place is None:
+            self._places[replica.number] = len(self.members)
+            self.members.append(replica)
+        elif not is_open and place is not None:
+            last = self.members.pop()
+            del self._places[replica.number]
+            if last is not replica:
+                self.members[place] = last
+                self._places[last.number] = place
+
+    def drawn(self, count: int, model: Hashable) -> Sequence[Replica]:
+        """Return so many replicas with ``model`` ready at random, or all there are."""
+        members = self.members
+        if len(members) > count:
+            found = [r for r in self.rng.sample(members, count) if model in r.ready]
+            if len(found) == count:
+                return found
+        ready = [each for each in members if model in each.ready]
+        return self.rng.sample(ready, min(count, len(ready)))

@@ -1,0 +1,132 @@
+"""A cluster without Ray: actors are hosts of this process, which die when asked to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from asyncnn.cluster.cluster_device import ClusterDevice
+from asyncnn.cluster.hosting import ReplicaHost
+from asyncnn.cluster.links import ReplicaLink
+from asyncnn.runtime.cluster_settings import ClusterSettings
+from asyncnn.runtime.device import Device
+
+
+class GoneError(Exception):
+    """What calls of an actor end with that is gone; it may come back."""
+
+
+class DiedError(GoneError):
+    """It does not come back."""
+
+
+class _Reply:
+    def __init__(self, future: "Future[Any]") -> None:
+        self._future = future
+
+    def future(self) -> "Future[Any]":
+        return self._future
+
+
+class _Method:
+    def __init__(self, actor: "FakeActor", name: str) -> None:
+        self._actor = actor
+        self._name = name
+
+    def remote(self, *args: Any) -> _Reply:
+        return _Reply(self._actor.called(self._name, args))
+
+
+class FakeActor:
+    """An actor; ``is_held`` keeps calls of `run` from being answered."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._calls: dict[Future[Any], asyncio.Task[None]] = {}
+        self.is_gone = False
+        self.begun = 0
+        self.host = ReplicaHost(device)
+
+    def __getattr__(self, name: str) -> _Method:
+        return _Method(self, name)
+
+    def called(self, name: str, args: tuple[Any, ...]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        if self.is_gone:
+            future.set_exception(DiedError("it was killed"))
+            return future
+        self.begun += name == "run"
+        host = self.host
+        task = asyncio.get_running_loop().create_task(
+            self._answer(host, name, args, future)
+        )
+        self._calls[future] = task
+        return future
+
+    async def _answer(
+        self, host: ReplicaHost, name: str, args: tuple[Any, ...], future: "Future[Any]"
+    ) -> None:
+        try:
+            found = await getattr(host, name)(*args)
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(found)
+        finally:
+            self._calls.pop(future, None)
+
+    def die(self, *, for_good: bool = False) -> None:
+        """Answer nobody any more; a new host takes what is called from now on."""
+        host, self.host = self.host, ReplicaHost(self._device)
+        calls, self._calls = self._calls, {}
+        self.is_gone = for_good
+        for future in calls:
+            if not future.done():
+                future.set_exception(GoneError("it has died"))
+        self.ending = asyncio.get_running_loop().create_task(host.close())
+
+
+class FakeCluster:
+    """What links have of a cluster, of which ``actors`` are all there have been."""
+
+    class exceptions:  # noqa: N801 - as Ray has it
+        ActorDiedError = DiedError
+
+    def __init__(self) -> None:
+        self.ray = self
+        self.actors: list[FakeActor] = []
+
+    def put(self, thing: Any) -> Any:
+        return thing
+
+    def actor(self, device: str) -> FakeActor:
+        self.actors.append(FakeActor(device))
+        return self.actors[-1]
+
+    def is_loss(self, error: BaseException) -> bool:
+        return isinstance(error, GoneError)
+
+    def kill(self, actor: FakeActor, no_restart: bool) -> None:
+        if not actor.is_gone:
+            actor.die(for_good=no_restart)
+
+    async def ended(self) -> None:
+        for actor in self.actors:
+            with suppress(AttributeError):
+                await actor.__dict__["ending"]
+
+
+@asynccontextmanager
+async def fake_device(**settings: Any) -> AsyncIterator[tuple[Device, FakeCluster]]:
+    """Open a device on a fake cluster."""
+    cluster, chosen = FakeCluster(), ClusterSettings(**settings)
+    links = [
+        ReplicaLink(cluster, number, "reference", chosen.hang_after)  # type: ignore[arg-type]
+        for number in range(chosen.replicas)
+    ]
+    async with ClusterDevice(cluster, chosen, links) as hal:  # type: ignore[arg-type]
+        yield Device("cluster", hal), cluster
+    await cluster.ended()
