@@ -1,7 +1,7 @@
 """What is let in: limits, tokens, parameters of requests; and codes of errors."""
 
+import codecs
 import hmac
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +47,10 @@ class TooLargeError(ResourceExhaustedPersistentError):
     """A request has more bytes than any may have."""
 
 
+class TooSlowError(InvalidArgumentError):
+    """A request takes its room for longer than any may until it has come."""
+
+
 class Codes(NamedTuple):
     """How an error is told: the status of HTTP, and the name of gRPC's."""
 
@@ -58,6 +62,7 @@ _BY_CLASS = {
     UnknownNameError: Codes(404, "NOT_FOUND"),
     UnauthorizedError: Codes(401, "UNAUTHENTICATED"),
     TooLargeError: Codes(413, "RESOURCE_EXHAUSTED"),
+    TooSlowError: Codes(408, "DEADLINE_EXCEEDED"),
 }
 _INTERNAL = Codes(500, "INTERNAL")
 _BY_STATUS = {
@@ -133,7 +138,8 @@ class Tokens:
         """
         if path is None:
             return cls()
-        lines = map(bytes.strip, path.read_bytes().splitlines())
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        lines = map(bytes.strip, text.splitlines())
         tokens = tuple(line for line in lines if line and not line.startswith(b"#"))
         if not tokens:
             raise InvalidArgumentError(f"{path} has no token", hint="write one a line")
@@ -167,6 +173,8 @@ class AskedRun(NamedTuple):
 
 
 AS_USUAL = AskedRun()
+_MOST_CHARACTERS = 256
+"""Of the id of a sequence, which is kept."""
 
 _PRIORITIES: Mapping[int | str, Priority] = {
     **dict(enumerate((Priority.MEDIUM, Priority.HIGH, Priority.MEDIUM, Priority.LOW))),
@@ -189,11 +197,11 @@ def asked_run(parameters: Mapping[str, Any], left: float | None = None) -> Asked
     if priority is None:
         raise _no_value("priority", given, "1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
     timeout_us = parameters.get("timeout", 0)
-    if type(timeout_us) not in (int, float) or not 0 <= timeout_us < math.inf:
+    if type(timeout_us) not in (int, float) or not 0 <= timeout_us < 1 << 64:
         raise _no_value("timeout", timeout_us, "microseconds")
     sequence = parameters.get("sequence_id", 0)
-    if type(sequence) not in (int, str):
-        raise _no_value("sequence_id", sequence, "a number or a text")
+    if type(sequence) not in (int, str) or len(str(sequence)) > _MOST_CHARACTERS:
+        raise _no_value("sequence_id", sequence, "a number or a short text")
     flags = [parameters.get(f"sequence_{name}", False) for name in ("start", "end")]
     if not all(isinstance(flag, bool) for flag in flags):
         raise _no_value("sequence_start or sequence_end", flags, "true or false")

@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.model import TensorInfo, has_fixed_shape
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -20,6 +21,8 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
     **{f"FP{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)},
 }
 """The dtype of each datatype that models here may have."""
+
+_MOST_ELEMENTS = 1 << 56
 
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "iuf"}
@@ -47,21 +50,25 @@ def declared(
     That the shape is the model's is for the run to check.
 
     :raises InvalidArgumentError: if the model has no such input, or another datatype,
-        or a length is negative.
+        or a length is negative, or an array of that shape cannot be.
     """
     info = infos.get(name)
     if info is None:
         raise InvalidArgumentError(
-            f"there is no input {name!r}", hint=f"known: {', '.join(infos)}"
+            f"there is no input {name!r}"[:200], hint=f"known: {', '.join(infos)}"
         )
     dtype = DATATYPES.get(datatype)
     if dtype is None or dtype != info.dtype:
         raise InvalidArgumentError(
-            f"input {name!r} is given as {datatype or 'no datatype'}",
+            f"input {name!r} is given as {datatype or 'no datatype'}"[:200],
             hint=f"the model takes {datatype_of(info)}",
         )
-    if len(shape) > 32 or min(shape, default=0) < 0:  # NumPy has up to 64 axes
-        raise InvalidArgumentError(f"input {name!r} cannot have shape {[*shape]}")
+    # NumPy has up to 64 axes, and multiplies lengths beside one that is 0, too.
+    is_apt = len(shape) <= 32 and min(shape, default=0) >= 0
+    if not is_apt or math.prod(length or 1 for length in shape) > _MOST_ELEMENTS:
+        raise InvalidArgumentError(
+            f"input {name[:80]!r} cannot have shape {[*shape[:8]]}"[:200]
+        )
     return dtype, math.prod(shape)
 
 
@@ -89,6 +96,34 @@ def check_truths(where: str, array: Array) -> None:
     """
     if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
         raise InvalidArgumentError(f"{where} has bytes other than 0 and 1")
+
+
+def from_json(
+    info: TensorInfo, dtype: np.dtype[Any], shape: Sequence[int], text: bytes
+) -> Array:
+    """Return an array of numbers in JSON, as `from_numbers` does.
+
+    Only as many as its shape and the model have are read. Texts are not: NumPy would
+    make all elements as long as the longest.
+
+    :raises InvalidArgumentError: as `from_numbers`.
+    """
+    name, wanted, found = info.name, math.prod(shape), text.count(b",") + 1
+    if has_fixed_shape(info) and wanted > math.prod(info.dimensions):
+        raise InvalidArgumentError(
+            f"input {name!r} has shape {[*shape]}, the model takes {info}"
+        )
+    if not wanted and not text.strip(b"[], \t\r\n"):
+        return np.empty(shape, dtype)
+    if found > max(wanted, 1):
+        raise InvalidArgumentError(
+            f"input {name!r} of shape {[*shape]} has {found} elements in data"
+        )
+    try:
+        data = "" if b'"' in text else msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidArgumentError(f"the data of input {name!r}: {error}") from None
+    return from_numbers(name, dtype, shape, data)
 
 
 def from_numbers(

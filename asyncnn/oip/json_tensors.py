@@ -1,5 +1,6 @@
 """Requests for runs and their answers, as JSON with tensors as bytes behind it."""
 
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -9,7 +10,7 @@ from asyncnn.execution import Outputs
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.oip.client_regions import Placement
-from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_numbers
+from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_json
 from asyncnn.oip.repository import ServedModel
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -24,7 +25,7 @@ class InputTensor(msgspec.Struct):
     shape: list[int]
     datatype: str
     parameters: dict[str, Any] = {}
-    data: Any = None
+    data: msgspec.Raw = msgspec.field(default_factory=partial(msgspec.Raw, b"null"))
 
 
 class AskedOutput(msgspec.Struct):
@@ -63,12 +64,11 @@ def read_request(
     """
     length = len(body)
     if header_length is not None:
-        is_number = header_length.isascii() and header_length.isdecimal()
-        if not is_number or int(header_length) > length:
+        if not 0 <= (given := number_of(header_length)) <= length:
             raise InvalidArgumentError(
                 f"{HEADER_LENGTH} is {header_length[:20]!r} of {length} bytes"
             )
-        length = int(header_length)
+        length = given
     view = memoryview(body)
     asked = decoded(_infer_decoder, view[:length])
     arrays: dict[str, Array] = {}
@@ -83,14 +83,16 @@ def read_request(
             continue
         size = tensor.parameters.get("binary_data_size")
         if size is None:
-            arrays[name] = from_numbers(name, dtype, shape, tensor.data)
+            arrays[name] = from_json(
+                served.inputs[name], dtype, shape, bytes(tensor.data)
+            )
             continue
         if type(size) is not int or not 0 <= size <= len(body) - length:
             raise InvalidArgumentError(
                 f"input {name!r} has binary_data_size {size!r}"[:200],
                 hint=f"{len(body) - length} bytes follow",
             )
-        if tensor.data is not None:
+        if bytes(tensor.data) != b"null":
             raise InvalidArgumentError(f"input {name!r} has data both ways")
         arrays[name] = from_bytes(name, dtype, shape, view[length : length + size])
         length += size
@@ -103,6 +105,12 @@ def read_request(
     for output in asked.outputs:
         placement.output(output.parameters, output.name)
     return Read(asked, arrays)
+
+
+def number_of(header: str) -> int:
+    """Return the length that a header says; -1 if it is none."""
+    is_number = header.isascii() and header.isdecimal() and len(header) < 20
+    return int(header) if is_number else -1
 
 
 def decoded(decoder: "msgspec.json.Decoder[T]", body: bytes | memoryview) -> T:

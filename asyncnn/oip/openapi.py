@@ -15,6 +15,7 @@ _ERRORS = {
     "400": "the request breaks a rule",
     "401": "it brings no token that is known",
     "404": "there is no such model, version or region",
+    "408": "it has not come in time",
     "413": "it has too many bytes",
     "429": "too much is under way, or memory has run out",
     "500": "computing failed",

@@ -128,11 +128,15 @@ class ServedModel:
         self.ready, self.reason = False, "unloaded"
 
     def check_outputs(self, names: Iterable[str]) -> None:
-        """Check that the model has outputs of these names.
+        """Check that the model has outputs of these names, each once.
 
         :raises InvalidArgumentError: if it does not.
         """
+        found: set[str] = set()
         for name in names:
+            if name in found:  # else an answer could be any number of times as long
+                raise InvalidArgumentError(f"output {name!r} is asked for twice")
+            found.add(name)
             if name not in self.outputs:
                 raise InvalidArgumentError(
                     f"there is no output {name!r}"[:200],
@@ -142,7 +146,7 @@ class ServedModel:
     async def prepare(self, priority: Priority) -> PreparedModel:
         """Prepare it for a priority, once, whoever else asks and whoever stops waiting.
 
-        :raises AsyncnnError: if that fails, or it is unloaded meanwhile.
+        :raises AsyncnnError: if that fails, or it is unloaded before or meanwhile.
         """
         model, preparing = self._model, self._preparing
         if model is None:  # it was unloaded while the request was read
@@ -154,8 +158,8 @@ class ServedModel:
             task.add_done_callback(lambda _: preparing.pop(priority, None))
         # Waiting so tells a task that was cancelled from this call being cancelled.
         await asyncio.wait([task])
-        if task.cancelled():
-            raise _unavailable(self)
+        if task.cancelled():  # it was loaded anew, or unloaded
+            return await self.prepare(priority)
         prepared = task.result()
         if self._model is model:
             self.prepared[priority] = prepared

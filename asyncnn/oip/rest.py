@@ -16,16 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    InvalidArgumentError,
-    MissedDeadlineTransientError,
-    failure_of,
-)
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
 from asyncnn.offload import offload
 from asyncnn.oip import describing
 from asyncnn.oip.admission import (
     Tokens,
+    TooSlowError,
     UnauthorizedError,
     asked_run,
     codes_of,
@@ -38,6 +34,7 @@ from asyncnn.oip.json_tensors import (
     decoded,
     encode,
     json_answer,
+    number_of,
     read_request,
     write_answer,
 )
@@ -119,18 +116,12 @@ class RestFace:
         repository = self._repository
         size = _size_of(request, repository.limits.max_request_bytes)
         with Admitted(repository, size) as under_way:
-            try:
-                async with asyncio.timeout(repository.limits.body_s):
-                    body = await _body(request, size)
-            except TimeoutError:
-                raise MissedDeadlineTransientError(
-                    f"the request took more than {repository.limits.body_s:g} s to "
-                    "come, as OipLimits.body_s says"
-                ) from None
+            body = await _body_in_time(request, size, repository.limits.body_s)
             served = under_way.served = repository.usable(*_name_of(request))
             placement = Placement(repository.regions)
-            given = body, request.headers.get(HEADER_LENGTH), served, placement
-            if len(body) <= _SHORT_BYTES or HEADER_LENGTH in request.headers:
+            length = request.headers.get(HEADER_LENGTH)
+            given = body, length, served, placement
+            if (len(body) if length is None else number_of(length)) <= _SHORT_BYTES:
                 asked, arrays = read_request(*given)
             else:
                 asked, arrays = await offload(read_request, *given)
@@ -197,8 +188,8 @@ def _name_of(request: Request) -> tuple[str, str]:
 
 def _size_of(request: Request, most: int) -> int:
     """Return how many bytes a request has; the most that it may, if it does not say."""
-    length = request.headers.get("content-length", "")
-    return int(length) if length.isascii() and length.isdecimal() else most
+    length = number_of(request.headers.get("content-length", ""))
+    return most if length < 0 else length
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -213,6 +204,20 @@ async def _body(request: Request, most: int) -> bytes:
             raise InvalidArgumentError(f"the request has more than {most} bytes")
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _body_in_time(request: Request, most: int, seconds: float) -> bytes:
+    """Return what `_body` does.
+
+    :raises TooSlowError: if it has not come within ``seconds``.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await _body(request, most)
+    except TimeoutError:
+        raise TooSlowError(
+            f"the request has not come within OipLimits.body_s, {seconds:g} s"
+        ) from None
 
 
 async def _asked(request: Request, kind: type[T]) -> T:

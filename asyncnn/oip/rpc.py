@@ -48,6 +48,9 @@ _Fields: TypeAlias = Mapping[str, Any]
 _SHORT_BYTES, _MANY_BYTES = 1 << 15, 1 << 20
 """Elements, and bytes, of which so many are read or written in a moment."""
 
+_MOST_TOLD = 1000
+"""Characters of an error: with too long metadata, clients see another one instead."""
+
 STATUS_KEY = "asyncnn-status"
 """Metadata behind an answer that is an error: the HAL's status."""
 
@@ -260,16 +263,18 @@ class RpcFace:
         async for sized in requests:
             try:
                 yield _PART(infer_response=await self.model_infer(sized, context))
-            except AsyncnnError as error:
-                yield _PART(
-                    error_message=str(error), infer_response={"id": sized[0].id}
-                )
+            except Exception as error:
+                if not isinstance(error, AsyncnnError):
+                    logger.exception("a request of a stream failed")
+                told = str(failure_of(error))
+                yield _PART(error_message=told, infer_response={"id": sized[0].id})
 
 
 async def _refuse(context: Context, error: AsyncnnError) -> NoReturn:
     code = getattr(grpc.StatusCode, codes_of(error).grpc)
     status = ((STATUS_KEY, error.status.name),)
-    await context.abort(code, str(error), trailing_metadata=status)
+    told = str(error)[:_MOST_TOLD]
+    await context.abort(code, told, trailing_metadata=status)
     raise AssertionError("an aborted call raises")
 
 

@@ -90,9 +90,10 @@ async def test_a_body_that_does_not_come_is_given_up(files: dict[str, Path]) -> 
     ):
         reader, writer = await asyncio.open_connection(*address)
         writer.write(head)
-        assert b" 504 " in await reader.readline()
+        assert b" 408 " in await reader.readline()
         writer.close()
         await until(lambda: not repository.admission.requests)
+        assert not repository.admission.bytes
 
 
 async def test_without_a_token_only_health_is_told(
@@ -204,3 +205,12 @@ async def test_health_ends_with_the_server(repository: Repository) -> None:
         stub = health_pb2_grpc.HealthStub(channel)
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.Check(health_pb2.HealthCheckRequest())
+
+
+def test_a_mark_of_utf_8_is_part_of_no_token(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("# a comment\nsecret\n", "utf-8-sig")
+    tokens = Tokens.read(path)
+    tokens.check(b"Bearer secret")
+    with pytest.raises(InvalidArgumentError):
+        tokens.check("Bearer \ufeff# a comment".encode())

@@ -59,9 +59,16 @@ async def test_what_does_not_fit_the_model_is_refused(
         ({"data": [[1], [2]]}, "has 2 elements in data of shape"),
         ({"data": [1, [2]]}, "are no numbers for FP32"),
         ({"data": ["a", "b"]}, "are no numbers for FP32"),
+        ({"data": ["a" * 9, *range(9)]}, "has 10 elements in data"),
+        ({"data": [[[]], [[]], [[]]]}, "has 3 elements in data"),
+        ({"data": msgspec.Raw(b"[1e999, 1]")}, "Number out of range"),
+        ({"data": msgspec.Raw(b"[" * 9999 + b"]" * 9999)}, "recursion"),
         ({"data": [True, False]}, "are no numbers for FP32"),
         ({"data": None}, "has no data"),
         ({"shape": [-2]}, "cannot have shape"),
+        ({"shape": [0, 1 << 62], "data": []}, "cannot have shape"),
+        ({"shape": [1 << 63, 1 << 63]}, "cannot have shape"),
+        ({"shape": [2, 2]}, "the model takes"),
         ({"shape": [2.5]}, "Expected `int`"),
         ({"datatype": "BYTES"}, "is given as BYTES"),
         ({"parameters": {"binary_data_size": 8}}, "0 bytes follow"),
@@ -84,6 +91,40 @@ async def is_refused(
     assert answer.json()["status"] == "INVALID_ARGUMENT"
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parameters": {"timeout": msgspec.Raw(b"9" * 400)}}, "the parameter timeout"),
+        ({"parameters": {"sequence_id": "s" * 257}}, "the parameter sequence_id"),
+        ({"outputs": [{"name": "z"}, {"name": "z"}]}, "output 'z' is asked for twice"),
+    ],
+)
+async def test_a_request_asks_for_no_more_than_there_is(
+    rest: httpx.AsyncClient, changes: dict[str, Any], words: str
+) -> None:
+    body = msgspec.json.encode({"inputs": [ONE, OTHER], **changes})
+    await is_refused(rest, body, words)
+
+
+async def test_an_error_of_a_stream_does_not_end_it(channel: grpc.aio.Channel) -> None:
+    stream = channel.stream_stream(
+        f"/{SERVICE}/ModelStreamInfer",
+        request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+        response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+    )
+    request = service_pb2.ModelInferRequest(model_name="sum", id="1")
+    request.inputs.add(name="x", datatype="FP32", shape=[0, 1 << 62])
+    request.raw_input_contents.append(b"")
+    answers = [answer async for answer in stream([request, request])]
+    assert ["cannot have shape" in each.error_message for each in answers] == [True] * 2
+
+
+async def test_a_long_error_of_grpc_is_cut(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await Stub(channel).infer(model_name="sum", inputs=[tensor("Ä" * 20_000)])
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 TEXT = msgspec.json.encode(
     {
         "inputs": [
@@ -101,11 +142,12 @@ TEXT = msgspec.json.encode(
         (len(TEXT), bytes(17), "1 bytes follow that are of no input"),
         (len(TEXT) + 99, bytes(16), "bytes"),
         (-1, bytes(16), "is '-1'"),
+        ("9" * 5000, bytes(16), "bytes"),
         (len(TEXT) - 1, bytes(16), "not the protocol's JSON"),
     ],
 )
 async def test_bytes_behind_json_have_to_be_those_of_inputs(
-    rest: httpx.AsyncClient, length: int, behind: bytes, words: str
+    rest: httpx.AsyncClient, length: int | str, behind: bytes, words: str
 ) -> None:
     await is_refused(rest, TEXT + behind, words, **{HEADER: str(length)})
 
