@@ -27,6 +27,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -198,11 +199,14 @@ class Channel(Generic[MessageT]):
             self._loss = self._loop.call_soon(self._lost, reason)
 
     def close(self) -> None:
-        """Hang up. What was not sent yet is dropped."""
+        """Hang up. What was not sent yet is dropped, and who was to be notified."""
         if self._loss is not None:
             self._loss.cancel()
         if not self.is_closed:
             self._hang_up()
+        # They refer to who has this, and would keep both until the collector comes.
+        self._receive, self._lost = lambda message, fds: None, lambda reason: None
+        self._bounds, self._loss = replace(self._bounds, may_hold=bool), None
 
     async def wait_ended(self) -> None:
         """Wait until nothing is being read any more, once it is closed."""

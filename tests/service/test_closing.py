@@ -1,13 +1,16 @@
 """Servers, connections and drivers close whole, whoever is cancelled meanwhile."""
 
 import asyncio
+import gc
 import os
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import asyncnn
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import DeviceClosedError, NoDriverError
@@ -18,11 +21,12 @@ from asyncnn.service.driver import preparations
 from asyncnn.service.driver.session import ClientSession
 from asyncnn.service.process import running_driver
 from asyncnn.service.supervised_device import SupervisedDevice, supervised
-from tests.networks import chain
+from tests.networks import addition, chain
 from tests.service.restarting import BRIEFLY, running
 from tests.waits import cancelled, until
 
 LARGE = chain(200, 2).model
+X = np.ones(4, np.float32)
 
 
 def prepare(device: RemoteDevice) -> PreparedModelFuture:
@@ -110,6 +114,27 @@ class TestServers:
                 session.close()
             assert session._pools._mapper._is_closed
             server._sessions.clear()
+
+    async def test_what_a_client_had_goes_without_a_collection(
+        self, tmp_path: Path
+    ) -> None:
+        def sessions() -> list[object]:
+            return [x for x in gc.get_objects() if type(x) is ClientSession]
+
+        path = tmp_path / "driver.sock"
+        async with ReferenceDevice() as hal, Server(hal, path):
+            gc.collect()
+            gc.disable()
+            try:
+                async with asyncnn.connect(path) as client:
+                    prepared = await client.prepare(addition(4))
+                    async with prepared.burst() as burst:
+                        await burst.run([X, X])
+                    await prepared.run([X, X])
+                    assert len(sessions()) == 1
+                await until(lambda: not sessions())
+            finally:
+                gc.enable()
 
 
 class TestConnections:

@@ -163,6 +163,8 @@ class LiteRtLibrary:
         self.run: Final = self._functions["RunCompiledModel"]
         self.free: Final = self._of_c("free", None, handle)
         self._strdup = self._of_c("strdup", handle, c_char_p)
+        # Once: a function that was cast refers to itself.
+        self._freeing = ctypes.cast(self._c["free"], handle)
         self.environment = self._create_environment()
         self._is_forked = False
         disown_in_children(self)
@@ -268,8 +270,7 @@ class LiteRtLibrary:
     def _add(self, options: int, kind: bytes, values: dict[str, int | str]) -> None:
         text = "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
         payload = self._strdup(text.encode())
-        free = ctypes.cast(self._c["free"], handle)
-        opaque = self.create("CreateOpaqueOptions", kind, payload, free)
+        opaque = self.create("CreateOpaqueOptions", kind, payload, self._freeing)
         try:
             self.call("AddOpaqueOptions", options, opaque)
         except GeneralFailureError:

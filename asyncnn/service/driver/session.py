@@ -108,7 +108,7 @@ class ClientSession:
         self._greeted = False
         self._told_status = DeviceStatus.AVAILABLE
         self._unwatch: Callable[[], None] = lambda: None
-        self._is_released = False
+        self._is_released = self._has_ended = False
         self._want: ResourceExhaustedTransientError | None = None
         self._pools = AnnouncedPools(mapper, quotas.pools, self._send)
         self._prepared: CountedTable[IPreparedModel] = quotas.prepared_models.table()
@@ -174,17 +174,29 @@ class ClientSession:
 
     def close(self) -> None:
         """Hang up and give back all that the client had."""
+        if self._has_ended:
+            return
         try:
             self._channel.close()
         finally:
             self._release()
 
     async def wait_ended(self) -> None:
-        """Wait until no thread works for the client any more, once it is closed."""
+        """Wait until no thread works for the client any more, once it is closed.
+
+        What the client had is gone then.
+        """
         await self._channel.wait_ended()
         await self._tasks.wait_ended()
         if self._isolated is not None:
             await self._isolated.wait_ended()
+        if self._has_ended:
+            return
+        self._has_ended = True
+        # These refer to this, and would be there until the collector looks at them.
+        self._channel.close()
+        del self._pools, self._preparations, self._queries, self._calls
+        del self._executions, self._fenced, self._bursts, self._buffers
 
     def _lost(self, reason: str) -> None:
         name = self._name
@@ -240,6 +252,8 @@ class ClientSession:
             self._send_instead(message, str(error))
 
     def _send_instead(self, message: wire.ToClient, reason: str) -> None:
+        if self._channel.is_closed:
+            return
         status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         match message:
             case wire.SupportedOperations(call=call) if message.supported:
