@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices import DeviceSettings, batching
+from asyncnn.devices import DeviceSettings, batch_axis, batching
 from asyncnn.engine import Program
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
+    GeneralFailureError,
     MissedDeadlineError,
     MissedDeadlinePersistentError,
 )
@@ -39,6 +40,7 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server
 from tests.held import Held
 from tests.networks import F32, chain, counting_up
+from tests.runtime.tflite.files import Op, T, write
 from tests.waits import cancelled, until
 
 I32 = OperandType.TENSOR_INT32
@@ -408,6 +410,38 @@ async def test_models_are_batched_only_where_members_are_told_apart(
         assert said.batching.startswith(words)
         assert (await asyncnn.explain(device, model)).batching == said.batching
         del prepared
+
+
+X_OF_FILES, Y_OF_FILES = T(np.float32, [1, 4]), T(np.float32, [1, 4])
+
+
+@pytest.mark.parametrize(
+    ("name", "constant", "is_apt"),
+    [
+        ("REDUCE_MAX", [1], True),
+        ("REDUCE_MAX", [-2], False),
+        ("RESHAPE", [-1, 4], True),
+        ("RESHAPE", [1, -1], False),
+        ("TRANSPOSE", [0, 1], True),
+        ("TRANSPOSE", [1, 0], False),
+        ("CONCATENATION", [-1], True),
+        ("CONCATENATION", [0], False),
+        ("CONCATENATION", [-2], False),
+        ("TOPK_V2", [1], False),
+    ],
+)
+def test_operators_of_files_leave_the_first_axis_alone(
+    name: str, constant: list[int], is_apt: bool
+) -> None:
+    """What two requests mix may not show for most values: all below a bound, say."""
+    inputs = [X_OF_FILES, T.constant(constant, np.int32)]
+    operator = Op(name, inputs, [Y_OF_FILES])
+    if name == "CONCATENATION":
+        options = "ConcatenationOptions", {"Axis": constant[0]}
+        operator = Op(name, [X_OF_FILES] * 2, [Y_OF_FILES], *options)
+    data = write([operator], [X_OF_FILES], [Y_OF_FILES])
+    with nullcontext() if is_apt else pytest.raises(GeneralFailureError, match=name):
+        batch_axis._check_file(data)
 
 
 async def test_outputs_that_depend_on_the_batch_are_noticed(
