@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from asyncnn.deadlines import deadline_after
+from asyncnn.devices.process_wide import return_free_memory
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     MissedDeadlineError,
@@ -28,6 +29,7 @@ from asyncnn.logs import SparseLogger
 from asyncnn.memory.descriptors import FDS_SPACE, close_received, hang_up, received_fds
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
+from asyncnn.offload import call_on_thread
 from asyncnn.pacing import Steps
 from asyncnn.service import wire
 from asyncnn.service.channel import inline_packet
@@ -65,6 +67,12 @@ _CLOSING_S = 2.0
 
 _LEAVING_S = 0.2
 """How long who is cancelled waits for the thread that makes the socket."""
+
+_LEFT_PER_TRIM = 64
+"""Clients that have gone when the allocator gives back what is free among what is not.
+
+A driver that always has work does not come to the watchdog that does it else.
+"""
 
 
 class Server:
@@ -133,6 +141,7 @@ class Server:
         self._trust_regions = trust_regions
         self._isolated = None if trust_regions else isolated
         self._sessions: set[ClientSession] = set()
+        self._left_before = 0
         self._log = SparseLogger(logger)  # strangers may come as often as they like
         # Of clients that went by themselves: threads may still work for them.
         self._leaving: set[asyncio.Task[None]] = set()
@@ -347,6 +356,9 @@ class Server:
 
     def _left(self, session: ClientSession) -> None:
         self._sessions.discard(session)
+        self._left_before += 1
+        if not self._left_before % _LEFT_PER_TRIM:
+            call_on_thread(return_free_memory)
         end = asyncio.get_running_loop().create_task(session.wait_ended())
         self._leaving.add(end)
         end.add_done_callback(self._leaving.discard)
