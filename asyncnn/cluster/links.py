@@ -6,9 +6,10 @@ This is the one module that knows Ray, which is imported when a cluster is opene
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -49,15 +50,19 @@ class Cluster:
 
     :raises EngineUnavailableError: on entering, if Ray is not installed.
     :raises InvalidArgumentError: on entering, if the address is none.
-    :raises NoDriverError: on entering, if no cluster is there.
+    :raises NoDriverError: on entering, if no cluster is there, or this process has
+        connected to another one.
     """
 
+    _changing = threading.Lock()
     _users = 0
     _own: ThreadPoolExecutor | None = None  # of a connection that was made here
+    _where = ""  # what it was asked for
 
     def __init__(self, address: str, settings: ClusterSettings) -> None:
         self._address = address.removeprefix(CLUSTER)
         self._settings = settings
+        self._is_user = False
         self.ray: Any = None
 
     async def __aenter__(self) -> "Cluster":
@@ -75,28 +80,53 @@ class Cluster:
                 f"a cluster needs the package ray: {error}",
                 hint="install it with: pip install 'asyncnn[ray]'",
             ) from error
-        if not self.ray.is_initialized():
-            # What Ray starts here ends with the thread that has started it.
-            thread = ThreadPoolExecutor(1, "asyncnn-ray")
-            try:
-                await asyncio.get_running_loop().run_in_executor(thread, self._connect)
-            except Exception as error:
-                thread.shutdown(wait=False)
-                words = " ".join(str(error).split())
-                raise NoDriverError(
-                    f"no cluster at {CLUSTER}{where}: {words}"
-                ) from error
-            Cluster._own = thread
-        Cluster._users += 1
+        try:
+            await offload(self._enter)
+        except asyncio.CancelledError:  # by then it has ended
+            await offload(self._leave)
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        Cluster._users -= 1
-        thread = Cluster._own
-        if not Cluster._users and thread is not None:
-            Cluster._own = None
-            await asyncio.get_running_loop().run_in_executor(thread, self.ray.shutdown)
-            thread.shutdown(wait=False)
+        await offload(self._leave)
+
+    def _enter(self) -> None:
+        with Cluster._changing:
+            if self.ray.is_initialized():
+                self._check_same()
+            else:
+                # What Ray starts here ends with the thread that has started it.
+                thread = ThreadPoolExecutor(1, "asyncnn-ray")
+                try:
+                    thread.submit(self._connect).result()
+                except Exception as error:
+                    thread.shutdown(wait=False)
+                    words = " ".join(str(error).split())
+                    raise NoDriverError(
+                        f"no cluster at {CLUSTER}{self._address}: {words}"
+                    ) from error
+                Cluster._own, Cluster._where = thread, self._address
+            Cluster._users += 1
+            self._is_user = True
+
+    def _leave(self) -> None:
+        with Cluster._changing:
+            Cluster._users -= self._is_user
+            self._is_user = False
+            thread = Cluster._own
+            if not Cluster._users and thread is not None:
+                Cluster._own, Cluster._where = None, ""
+                thread.submit(self.ray.shutdown).result()
+                thread.shutdown(wait=False)
+
+    def _check_same(self) -> None:
+        there = self.ray.get_runtime_context().gcs_address
+        if self._address not in (AUTO, there, Cluster._where):
+            raise NoDriverError(
+                f"this process has connected to {CLUSTER}{there}, and cannot connect "
+                f"to {CLUSTER}{self._address} as well",
+                hint=f"{CLUSTER}{AUTO} is what it has connected to",
+            )
 
     def _connect(self) -> None:
         where = self._address
@@ -133,7 +163,7 @@ class Cluster:
 class ReplicaLink:
     """The way to replica ``number``, whose actor may be another one each time it dies.
 
-    ``opened`` is called with the facts of each actor, ``lost`` once for each that dies.
+    ``lost`` is called once for each that dies after `open` has found it.
     """
 
     def __init__(
@@ -203,9 +233,9 @@ class ReplicaLink:
         try:
             future = getattr(self._actor, method).remote(*args).future()
         except Exception as error:
-            loop.call_soon(answered, self._failure(life, error))
-        else:
-            future.add_done_callback(arrived)
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(arrived)
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call the actor, and return what it returns.
@@ -213,6 +243,7 @@ class ReplicaLink:
         :raises LostError: if it is gone.
         :raises AsyncnnError: of what it raises.
         """
+        life = self._life
         ended: asyncio.Future[Any] = self._loop.create_future()
 
         def answered(answer: Any) -> None:
@@ -221,6 +252,8 @@ class ReplicaLink:
 
         self.post(method, *args, answered=answered)
         answer = await ended
+        if life != self._life:  # its actor has answered, and died since
+            raise LostError(f"replica {self.number} was lost")
         if isinstance(answer, AsyncnnError):
             raise answer
         return answer
