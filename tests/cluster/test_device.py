@@ -170,7 +170,7 @@ async def test_a_model_that_is_released_while_it_is_prepared_again_is_gone() -> 
         actor.die()
         opened = gate(actor, "prepare")
         running = asyncio.ensure_future(prepared.run([AT_ONCE]))
-        await until(lambda: hal._recovering)  # type: ignore[attr-defined]
+        await until(lambda: opened._waiters)  # type: ignore[attr-defined]
         await cancelled(running)
         del prepared, running
         gc.collect()
@@ -185,16 +185,18 @@ async def test_what_goes_while_others_come_back_is_prepared_once_more() -> None:
     async with fake_device() as (device, cluster):
         one = np.ones(1, np.float32)
         first = await device.prepare(addition(1))
-        await device.prepare(counting_up())
+        second = await device.prepare(counting_up())
         actor = cluster.actors[0]
         actor.die()
         opened = gate(actor, "prepare", free=1)
         assert (await first.run([one, one], timeout=20))[0] == 2
+        await until(lambda: opened._waiters)  # type: ignore[attr-defined]
         actor.host._models.clear()
         running = asyncio.ensure_future(first.run([one, one], timeout=20))
-        await until(lambda: not device.hal.dispatcher.replicas[0].ready)  # type: ignore[attr-defined]
+        await until(lambda: device.hal.dispatcher.waiting)  # type: ignore[attr-defined]
         opened.set()
         assert (await running)[0] == 2
+        assert (await second.run([AT_ONCE]))[0] == 0
 
 
 async def test_what_moved_while_its_inputs_were_put_is_sent_to_one_replica(
@@ -202,7 +204,7 @@ async def test_what_moved_while_its_inputs_were_put_is_sent_to_one_replica(
 ) -> None:
     monkeypatch.setattr(cluster_runs, "LARGE_BYTES", 0)
     async with fake_device(idempotent=True, replicas=2) as (device, cluster):
-        prepared, hal, went = await device.prepare(addition(1)), device.hal, []
+        prepared, hal, went = await device.prepare(counting_up()), device.hal, []
         is_moved = threading.Event()
 
         def put(thing: Any) -> Any:
@@ -212,17 +214,17 @@ async def test_what_moved_while_its_inputs_were_put_is_sent_to_one_replica(
             return thing
 
         cluster.put = put  # type: ignore[method-assign]
-        one = np.ones(1, np.float32)
-        running = asyncio.ensure_future(prepared.run([one, one]))
+        running = asyncio.ensure_future(prepared.run([FOREVER], loop_timeout=600))
         await until(lambda: went)
         (place,) = [r.number for r in hal.dispatcher.replicas.values() if r.begun]  # type: ignore[attr-defined]
         cluster.actors[place].die(for_good=True)
         with pytest.raises(links.LostError):
             await hal.links[place].call("clock")  # type: ignore[attr-defined]
-        assert (await running)[0] == 2
+        await until(lambda: runs_of(cluster))
         is_moved.set()
         await until(lambda: len(hal._tasks) == 2)  # type: ignore[attr-defined]
         assert begun(cluster) == 1
+        await cancelled(running)
 
 
 async def test_a_replica_that_hangs_while_it_is_busy_is_killed(
