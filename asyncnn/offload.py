@@ -55,16 +55,17 @@ async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     return await _offload(lambda: function(*args, **kwargs), lambda: None)
 
 
-async def offload_steps(steps: Steps[T]) -> T:
+async def offload_steps(steps: Steps[T], moment_ns: int = _MOMENT_NS) -> T:
     """Take cooperative steps on a thread; cancelling stops before the next one.
 
     What is done in a moment is done at once: to start a thread keeps a busy loop for
-    longer, which a peer could bring about as often as it likes.
+    longer, which a peer could bring about as often as it likes. Steps that may each
+    take long have no moment: the first one alone is taken at once.
 
     :raises ResourceExhaustedTransientError: if no thread can be started.
     """
     stepwise = Stepwise(steps)
-    until_ns = time.perf_counter_ns() + _MOMENT_NS
+    until_ns = time.perf_counter_ns() + moment_ns
     if stepwise.advance(lambda: time.perf_counter_ns() >= until_ns):
         return stepwise.result
     stop = threading.Event()

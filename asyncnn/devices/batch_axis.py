@@ -20,7 +20,7 @@ from asyncnn.input_files import decoding
 from asyncnn.memory.pools import view
 from asyncnn.pacing import completed
 from asyncnn.tflite.scan import reading_checked
-from asyncnn.tflite.tables import Tensor
+from asyncnn.tflite.tables import Operator, Tensor
 
 MOST_MEMBER_BYTES = 1 << 16
 """Of all inputs and outputs: larger ones take longer to copy than a batch saves."""
@@ -101,12 +101,13 @@ def _check_file(data: bytes) -> None:
         raise GeneralFailureError("it has control flow")
     for operator in graphs[0].operators:
         tensors = [graphs[0].tensors[index] for index in operator.inputs if index >= 0]
-        if not _is_apt(operator.name, tensors):
+        if not _is_apt(operator, tensors):
             raise GeneralFailureError(f"{operator.name} may depend on the batch")
 
 
-def _is_apt(name: str, tensors: Sequence[Tensor]) -> bool:
+def _is_apt(operator: Operator, tensors: Sequence[Tensor]) -> bool:
     """Tell whether an operator of a file leaves the first axis alone."""
+    name = operator.name
     shapes = [tensor.shape for tensor in tensors if tensor.data is None]
     # Shapes of unlike ranks would be broadcast from one request to another.
     if name not in _IN_FILES or len({len(shape) for shape in shapes}) > 1:
@@ -116,6 +117,8 @@ def _is_apt(name: str, tensors: Sequence[Tensor]) -> bool:
         axes = tensors[_FILE_AXES[name]].data
         of = max(rank + (name == "EXPAND_DIMS"), 1)
         return axes is not None and not np.any(axes % of == 0)
+    if name == "CONCATENATION":
+        return bool(operator.options("ConcatenationOptions").Axis() % max(rank, 1))
     if name == "TRANSPOSE" or name in _FILE_PADS:
         first = tensors[1].data
         return first is not None and not np.any(first[:1])

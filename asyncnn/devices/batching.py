@@ -134,11 +134,10 @@ class BatchedRun(Run):
     """A run of a model that is batched: by itself on an idle lane, or a member."""
 
     goes_in_batches: ClassVar[bool] = True
-    _is_alone = False
 
     def batching(self) -> Batching | None:
         """Return what makes batches of it; None once it has begun by itself."""
-        if self._is_alone or self._started_ns or self._control is not None:
+        if self.is_alone or self._started_ns or self._control is not None:
             return None
         if self._arrays is None or self.use is not None or self.ends_anywhere:
             return None
@@ -149,10 +148,6 @@ class BatchedRun(Run):
         """Return a batch that it begins, or itself; see `Work`."""
         found: Work = gathered(run_queue, self, now_ns)
         return found
-
-    def run_alone(self) -> None:
-        """Be a member no more; see `Work`."""
-        self._is_alone = True
 
     def end_as(self, batch: "Batch") -> None:
         """Have ended with a batch: outputs are in place."""
@@ -217,16 +212,19 @@ def _empty(plan: Plan) -> list[Array]:
 class BatchPreparations:
     """Prepares models for batches of up to ``most`` runs; once for all that are alike.
 
-    ``computing`` limits threads as runs do, ``most_bytes`` their memory.
+    ``most_ns`` is what a batch may take, ``most_bytes`` its memory; ``computing``
+    limits threads as runs do.
     """
 
     def __init__(
         self,
         most: int,
+        most_ns: int,
         most_bytes: int | None,
         computing: AbstractContextManager[object],
     ) -> None:
         self._sizes = [1 << bit for bit in range(1, most.bit_length())]
+        self._most_ns = most_ns
         self._most_bytes = most_bytes
         self._computing = computing
         self._known = WeakValueDictionary[bytes, Batching]()
@@ -239,37 +237,93 @@ class BatchPreparations:
         yield
         known = self._known.get(key)
         if known is None:
-            known = yield from self._made(compiled.program, makes_way=is_low)
-            self._known[key] = known
+            made = yield from self._made(compiled.program, makes_way=is_low)
+            # Others may have made it between the steps: all are to have one.
+            known = self._known.setdefault(key, made)
         return replace(compiled, batching=known)
 
     def _made(self, program: Program, *, makes_way: bool) -> Steps[Batching]:
         programs: dict[int, Program] = {}
         taken_ns: dict[int, int] = {}
-        is_exact = True
+        is_exact, why_not = True, "a batch takes longer than its members one by one"
         try:
             for size in self._sizes:
+                model = batched_model(program, size)
+                if not taken_ns:
+                    taken_ns[1] = yield from self._timing(program)
+                # A batch takes no less than a shorter one.
+                if max(taken_ns.values()) * _MARGIN > self._most_ns:
+                    why_not = "a batch takes longer than a time slice"
+                    break
                 stacked = yield from Program.compiling(
-                    batched_model(program, size),
+                    model,
                     extensions=program.extensions,
                     delegate=program.delegate,
                     makes_way=makes_way,
                 )
                 check_memory(stacked.arena_bytes, self._most_bytes)
-                yield
-                with self._computing:
-                    is_exact &= _agree(program, stacked, size)
-                    if 1 not in taken_ns:
-                        taken_ns[1] = _time(program)
-                    taken_ns[size] = _time(stacked)
-                if taken_ns[size] <= size * taken_ns[1]:
+                is_same = yield from self._agreeing(program, stacked, size)
+                taken_ns[size] = yield from self._timing(stacked)
+                most_ns = min(size * taken_ns[1], self._most_ns / _MARGIN)
+                if taken_ns[size] <= most_ns:
                     programs[size] = stacked
+                    is_exact &= is_same
         except Exception as error:
             return Batching({}, {}, failure_of(error).message)
-        why_not = "" if programs else "a batch takes longer than its members one by one"
-        batching = Batching(programs, taken_ns, why_not)
+        batching = Batching(programs, taken_ns, "" if programs else why_not)
         batching.is_exact = is_exact
         return batching
+
+    def _timing(self, program: Program) -> Steps[int]:
+        """Return the least nanoseconds of some runs on zeros."""
+        plan = program.fixed_plan
+        assert plan is not None
+        arrays = [np.zeros(port.shape or (), port.dtype) for port in plan.ports]
+        taken_ns: list[int] = []
+        # Two of whatever is too slow for a batch: the first one finds cold caches.
+        while len(taken_ns) < 2 or (
+            len(taken_ns) < _TRIALS and sum(taken_ns) < _TRIALS * self._most_ns
+        ):
+            yield
+            with self._computing:
+                begun_ns = perf_counter_ns()
+                run_bound(program, plan, arrays)
+                taken_ns.append(perf_counter_ns() - begun_ns)
+        return min(taken_ns)
+
+    def _agreeing(self, alone: Program, stacked: Program, size: int) -> Steps[bool]:
+        """Compare outputs of unlike members with what each gets alone; if they agree.
+
+        :raises GeneralFailureError: if one differs by more than `TOLERANCE`.
+        """
+        plan, whole = alone.fixed_plan, stacked.fixed_plan
+        if plan is None or whole is None or len(plan.ports) != len(whole.ports):
+            raise GeneralFailureError("the shapes of a batch are not always the same")
+        for one, all_ in zip(plan.ports, whole.ports, strict=True):
+            first, *rest = one.shape or (0,)
+            if all_.shape != (size * first, *rest):
+                raise GeneralFailureError("an output does not grow with the batch")
+        split, chance = len(plan.inputs), np.random.default_rng(size)
+        arrays = _empty(whole)
+        for array in arrays[:split]:
+            for member, part in enumerate(_parts(array, size)):
+                part[...] = _random(chance, part, 4.0 ** (member % 7 - 3))
+        yield
+        with self._computing:
+            run_bound(stacked, whole, arrays)
+        is_same = True
+        for member in range(size):
+            own = [_parts(array, size)[member].copy() for array in arrays[:split]]
+            made = [np.empty(port.shape or (), port.dtype) for port in plan.outputs]
+            yield
+            with self._computing:
+                run_bound(alone, plan, [*own, *made])
+            for expected, array in zip(made, arrays[split:], strict=True):
+                got = _parts(array, size)[member]
+                if got.tobytes() != expected.tobytes():
+                    is_same = False
+                    _check_close(got, expected)
+        return is_same
 
 
 def _digest(model: Model) -> bytes:
@@ -277,50 +331,6 @@ def _digest(model: Model) -> bytes:
     for pool in model.pools:
         digest.update(view(pool))
     return digest.digest()
-
-
-def _time(program: Program) -> int:
-    """Return the least nanoseconds of some runs on zeros."""
-    plan = program.fixed_plan
-    assert plan is not None
-    arrays = [np.zeros(port.shape or (), port.dtype) for port in plan.ports]
-    taken_ns = []
-    for _ in range(_TRIALS):
-        begun_ns = perf_counter_ns()
-        run_bound(program, plan, arrays)
-        taken_ns.append(perf_counter_ns() - begun_ns)
-    return min(taken_ns)
-
-
-def _agree(alone: Program, stacked: Program, size: int) -> bool:
-    """Compare outputs of unlike members with what each gets alone; True if the same.
-
-    :raises GeneralFailureError: if one differs by more than `TOLERANCE`.
-    """
-    plan, whole = alone.fixed_plan, stacked.fixed_plan
-    if plan is None or whole is None or len(plan.ports) != len(whole.ports):
-        raise GeneralFailureError("the shapes of a batch are not always the same")
-    for one, all_ in zip(plan.ports, whole.ports, strict=True):
-        first, *rest = one.shape or (0,)
-        if all_.shape != (size * first, *rest):
-            raise GeneralFailureError("an output does not grow with the batch")
-    split, chance = len(plan.inputs), np.random.default_rng(size)
-    arrays = _empty(whole)
-    for array in arrays[:split]:
-        for member, part in enumerate(_parts(array, size)):
-            part[...] = _random(chance, part, 4.0 ** (member % 7 - 3))
-    run_bound(stacked, whole, arrays)
-    is_same = True
-    for member in range(size):
-        own = [_parts(array, size)[member].copy() for array in arrays[:split]]
-        made = [np.empty(port.shape or (), port.dtype) for port in plan.outputs]
-        run_bound(alone, plan, [*own, *made])
-        for expected, array in zip(made, arrays[split:], strict=True):
-            got = _parts(array, size)[member]
-            if got.tobytes() != expected.tobytes():
-                is_same = False
-                _check_close(got, expected)
-    return is_same
 
 
 def _random(chance: np.random.Generator, like: Array, scale: float) -> Array:

@@ -117,8 +117,12 @@ class InProcessDevice(BaseDevice):
             from asyncnn.devices import batching
 
             limit = process_wide.blas_threads_limited(self._settings.blas_threads)
-            most = self._settings.batching, self._settings.max_run_bytes
-            self._batches = batching.BatchPreparations(*most, limit)
+            self._batches = batching.BatchPreparations(
+                self._settings.batching,
+                self._settings.policy.slice_ns,
+                self._settings.max_run_bytes,
+                limit,
+            )
 
     @property
     def has_measured_capabilities(self) -> bool:
@@ -266,7 +270,7 @@ class InProcessDevice(BaseDevice):
         settings = ExecutionPreference(order.preference), Priority(order.priority)
         caches = self._parts().caches
         prepare = caches.preparation(model, *settings, order.cache)
-        compiled = await offload_steps(self._batches.preparing(prepare))
+        compiled = await offload_steps(self._batches.preparing(prepare), 0)
         return "" if compiled.batching is None else compiled.batching.words
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:

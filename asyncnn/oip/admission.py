@@ -173,8 +173,17 @@ class AskedRun(NamedTuple):
 
 
 AS_USUAL = AskedRun()
-_MOST_CHARACTERS = 256
-"""Of the id of a sequence, which is kept."""
+MAX_CHARACTERS = 256
+"""Of what is kept: the id of a sequence, and the name of a region."""
+
+MAX_CALL_BYTES = 1 << 16
+"""Of requests that are not for a run."""
+
+RUN_PARAMETERS = (
+    *("priority", "timeout"),
+    *("sequence_id", "sequence_start", "sequence_end"),
+)
+"""What `asked_run` looks for."""
 
 _PRIORITIES: Mapping[int | str, Priority] = {
     **dict(enumerate((Priority.MEDIUM, Priority.HIGH, Priority.MEDIUM, Priority.LOW))),
@@ -200,7 +209,7 @@ def asked_run(parameters: Mapping[str, Any], left: float | None = None) -> Asked
     if type(timeout_us) not in (int, float) or not 0 <= timeout_us < 1 << 64:
         raise _no_value("timeout", timeout_us, "microseconds")
     sequence = parameters.get("sequence_id", 0)
-    if type(sequence) not in (int, str) or len(str(sequence)) > _MOST_CHARACTERS:
+    if type(sequence) not in (int, str) or len(str(sequence)) > MAX_CHARACTERS:
         raise _no_value("sequence_id", sequence, "a number or a short text")
     flags = [parameters.get(f"sequence_{name}", False) for name in ("start", "end")]
     if not all(isinstance(flag, bool) for flag in flags):

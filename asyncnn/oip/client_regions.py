@@ -17,11 +17,12 @@ from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.pages import aligned_bytes, os_errors, read_into, write_all
 from asyncnn.memory.posix_memory import open_object, own_name, posix_name
 from asyncnn.offload import offload
-from asyncnn.oip.admission import UnknownNameError
+from asyncnn.oip.admission import MAX_CHARACTERS, UnknownNameError
 from asyncnn.oip.datatypes import check_truths
 
 REGION = "shared_memory_region"
 SIZE, OFFSET = "shared_memory_byte_size", "shared_memory_offset"
+PLACE_PARAMETERS = REGION, SIZE, OFFSET
 
 _MANY_BYTES = 1 << 20
 """So many are copied in a moment."""
@@ -80,13 +81,19 @@ class SharedRegions:
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Know some bytes of an object by a name.
 
-        :raises InvalidArgumentError: if the name is taken, or that is no such object.
+        :raises InvalidArgumentError: if the name is taken or too long, or that is no
+            such object.
         :raises GeneralFailureError: if it is not there, or is of another user.
         :raises ResourceExhaustedTransientError: if there are too many.
         """
         if not self.is_open:
             raise InvalidArgumentError(
                 "shared memory is not served", hint="start it with --shared-memory"
+            )
+        if len(name) > MAX_CHARACTERS:
+            raise InvalidArgumentError(
+                f"the name of a region has {len(name)} characters",
+                hint=f"it may have {MAX_CHARACTERS}",
             )
         if name in self._known:
             raise InvalidArgumentError(f"there is a region {name!r} already"[:200])
@@ -145,12 +152,20 @@ class SharedRegions:
         return RegionSpan(region, region.offset + offset, size)
 
 
+class PlacedInput(NamedTuple):
+    """Where an input lies, and the array that it is to be."""
+
+    span: RegionSpan
+    dtype: np.dtype[Any]
+    shape: Sequence[int]
+
+
 class Placement:
     """Where tensors of one request lie that do not come or go with it."""
 
     def __init__(self, regions: SharedRegions) -> None:
         self._regions = regions
-        self.inputs: list[tuple[RegionSpan, Array]] = []
+        self.inputs: dict[str, PlacedInput] = {}
         self.outputs: dict[str, RegionSpan] = {}
 
     def input(
@@ -159,13 +174,13 @@ class Placement:
         name: str,
         dtype: np.dtype[Any],
         shape: Sequence[int],
-    ) -> Array | None:
-        """Return the array for an input that parameters place, yet to be filled.
+    ) -> bool:
+        """Return whether parameters place an input, and note where.
 
         :raises InvalidArgumentError: if there is no such place, or it has another size.
         """
         if REGION not in parameters:
-            return None
+            return False
         span = self._regions.span(parameters)
         wanted = math.prod(shape) * dtype.itemsize
         if span.size != wanted:
@@ -173,9 +188,8 @@ class Placement:
                 f"input {name!r} of shape {[*shape]} has {span.size} bytes in region "
                 f"{span.region.name!r}, not {wanted}"
             )
-        array = aligned_bytes(wanted).view(dtype).reshape(shape)
-        self.inputs.append((span, array))
-        return array
+        self.inputs[name] = PlacedInput(span, dtype, shape)
+        return True
 
     def output(self, parameters: Mapping[str, Any], name: str) -> None:
         """Note where an output is to be written, if parameters say so.
@@ -185,12 +199,18 @@ class Placement:
         if REGION in parameters:
             self.outputs[name] = self._regions.span(parameters)
 
-    async def read(self) -> None:
-        """Fill the inputs.
+    async def read(self) -> dict[str, Array]:
+        """Return the inputs.
 
         :raises GeneralFailureError: if an object was cut short, or cannot be read.
         """
-        await _moved(_read, self.inputs)
+        arrays = {
+            name: aligned_bytes(span.size).view(dtype).reshape(shape)
+            for name, (span, dtype, shape) in self.inputs.items()
+        }
+        spans = [each.span for each in self.inputs.values()]
+        await _moved(_read, [*zip(spans, arrays.values(), strict=True)])
+        return arrays
 
     async def write(self, outputs: Mapping[str, Array]) -> None:
         """Write the outputs that are placed.

@@ -29,8 +29,8 @@ _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "iuf"}
 """Kinds of numbers in JSON that may stand for elements of a kind."""
 
 
-def datatype_of(info: TensorInfo) -> str:
-    """Return what the protocol calls the dtype of an input or output.
+def datatype_of(info: TensorInfo | Array) -> str:
+    """Return what the protocol calls the dtype of an input, an output or an array.
 
     :raises InvalidArgumentError: if it has no name for it.
     """
@@ -44,8 +44,8 @@ def datatype_of(info: TensorInfo) -> str:
 
 def declared(
     infos: Mapping[str, TensorInfo], name: str, datatype: str, shape: Sequence[int]
-) -> tuple[np.dtype[Any], int]:
-    """Return the dtype and the number of elements of an input that a request has.
+) -> np.dtype[Any]:
+    """Return the dtype of an input that a request has.
 
     That the shape is the model's is for the run to check.
 
@@ -69,7 +69,7 @@ def declared(
         raise InvalidArgumentError(
             f"input {name[:80]!r} cannot have shape {[*shape[:8]]}"[:200]
         )
-    return dtype, math.prod(shape)
+    return dtype
 
 
 def from_bytes(

@@ -1,7 +1,7 @@
 """Requests for runs and their answers, as JSON with tensors as bytes behind it."""
 
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -15,16 +15,28 @@ from asyncnn.oip.repository import ServedModel
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
+_MOST_OF_SHAPE = 1 << 10
+"""Characters, of which no shape of any array has as many."""
+
+_MOST_QUOTES = 1 << 16
+"""In JSON, whose data are numbers: names and texts take many times their bytes."""
+
 T = TypeVar("T")
+
+_Parameters: TypeAlias = dict[str, str | int | float | bool | None]
+_Shape: TypeAlias = Annotated[
+    msgspec.Raw,
+    msgspec.Meta(extra_json_schema={"type": "array", "items": {"type": "integer"}}),
+]
 
 
 class InputTensor(msgspec.Struct):
     """An input of a request; its data are numbers, or bytes that come later."""
 
     name: str
-    shape: list[int]
+    shape: _Shape
     datatype: str
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = {}
     data: msgspec.Raw = msgspec.field(default_factory=partial(msgspec.Raw, b"null"))
 
 
@@ -32,7 +44,7 @@ class AskedOutput(msgspec.Struct):
     """An output that a request asks for."""
 
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = {}
 
 
 class InferRequest(msgspec.Struct):
@@ -40,7 +52,7 @@ class InferRequest(msgspec.Struct):
 
     inputs: list[InputTensor]
     id: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = {}
     outputs: list[AskedOutput] = []
 
 
@@ -52,6 +64,7 @@ class Read(NamedTuple):
 
 
 _infer_decoder = msgspec.json.Decoder(InferRequest)
+_shape_decoder = msgspec.json.Decoder(list[int])
 encode = msgspec.json.Encoder().encode
 
 
@@ -69,17 +82,22 @@ def read_request(
                 f"{HEADER_LENGTH} is {header_length[:20]!r} of {length} bytes"
             )
         length = given
+    if body.count(b'"', 0, length) > _MOST_QUOTES:
+        raise InvalidArgumentError(
+            f"the request's JSON has more than {_MOST_QUOTES // 2} names and texts"
+        )
     view = memoryview(body)
     asked = decoded(_infer_decoder, view[:length])
     arrays: dict[str, Array] = {}
     for tensor in asked.inputs:
-        name, shape = tensor.name, tensor.shape
-        dtype, _ = declared(served.inputs, name, tensor.datatype, shape)
-        if name in arrays:
+        name, shape_text = tensor.name, memoryview(tensor.shape)
+        if len(shape_text) > _MOST_OF_SHAPE:
+            raise InvalidArgumentError(f"input {name!r} cannot have that shape"[:200])
+        shape = decoded(_shape_decoder, shape_text)
+        dtype = declared(served.inputs, name, tensor.datatype, shape)
+        if name in arrays or name in placement.inputs:
             raise InvalidArgumentError(f"input {name!r} is given twice")
-        placed = placement.input(tensor.parameters, name, dtype, shape)
-        if placed is not None:
-            arrays[name] = placed
+        if placement.input(tensor.parameters, name, dtype, shape):
             continue
         size = tensor.parameters.get("binary_data_size")
         if size is None:
@@ -131,13 +149,13 @@ def write_answer(
 ) -> Response:
     """Return the answer to a request; outputs are numbers, or bytes if it asks so."""
     is_binary = asked.parameters.get("binary_data_output") is True
-    wanted = asked.outputs or [AskedOutput(name) for name in served.outputs]
+    wanted = asked.outputs or [AskedOutput(name) for name in outputs]
     tensors, blobs = [], []
     for output in wanted:
         array = outputs[output.name]
         tensor: dict[str, Any] = {
             "name": output.name,
-            "datatype": datatype_of(served.outputs[output.name]),
+            "datatype": datatype_of(array),
             "shape": array.shape,
         }
         if output.name in placement.outputs:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
@@ -57,14 +58,24 @@ class Security(NamedTuple):
     tokens: Tokens = Tokens()
 
     def check(self) -> None:
-        """Check that both files are there, or none.
+        """Check that TLS can be had from both files, or that there is none.
 
-        :raises InvalidArgumentError: if there is one alone.
+        :raises InvalidArgumentError: if it cannot.
         """
-        if (self.certificate is None) != (self.key is None):
+        if self.certificate is None and self.key is None:
+            return
+        if self.certificate is None or self.key is None:
             raise InvalidArgumentError(
                 "TLS needs a certificate and its key", hint="--tls-cert and --tls-key"
             )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:  # without a password OpenSSL would ask for it at the terminal
+            context.load_cert_chain(self.certificate, self.key, password="")
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"no TLS can be had from {self.certificate} and {self.key}: {error}",
+                hint="they are a chain of certificates and its key, without a password",
+            ) from None
 
 
 OPEN = Security()
@@ -113,8 +124,6 @@ async def rest_served(
         ssl_keyfile=security.key,
         timeout_graceful_shutdown=CLOSING_S,
     )
-    with os_errors(f"TLS by {security.certificate} and {security.key}"):
-        config.load()
     with closing(_bound(address)) as listener:
         server = _Server(config)
         serving = asyncio.create_task(server.serve([listener]))

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from asyncnn.deadlines import deadline_after, seconds_until
 from asyncnn.execution import Outputs
@@ -307,44 +307,62 @@ class Repository:
 class Admitted:
     """One request for a model from its first byte on: admitted, timed and counted.
 
-    A context; `is_read` and `is_run` are called between its three parts.
+    A context, in which ``served`` is set before `run`.
     """
 
-    __slots__ = ("_admission", "_inferred", "_read", "_size", "_start", "served")
+    __slots__ = ("_inferred", "_read", "_repository", "_size", "_start", "served")
 
     def __init__(self, repository: Repository, size: int) -> None:
         """Be one of the requests under way.
 
         :raises ResourceExhaustedError: if there is no room for its bytes.
         """
-        self._admission, self._size = repository.admission, size
-        self._admission.enter(size)
+        self._repository, self._size = repository, size
+        repository.admission.enter(size)
         self.served: ServedModel | None = None
         self._start = self._read = self._inferred = time.perf_counter_ns()
 
-    async def read(self, placement: Placement) -> None:
-        """Read what lies in shared memory, whose bytes count as the request's.
+    async def run(
+        self,
+        arrays: dict[str, Array],
+        placement: Placement,
+        wanted: AskedRun,
+        asked: Iterable[Any],
+    ) -> Outputs:
+        """Run the model; what lies in shared memory is read before, or written behind.
 
-        :raises AsyncnnError: if there is no room for them, or they are not there.
+        Its bytes count as the request's.
+
+        :param asked: the outputs that the request asks for, each with its ``name``.
+        :raises DeviceUnavailableError: if the model was loaded anew since they were
+            checked, and has one of them no longer.
+        :raises AsyncnnError: as `Repository.run`, or if there is no room in or for
+            shared memory.
         """
-        size = sum(span.size for span, _ in placement.inputs)
-        self._admission.grow(self._size, size)
-        self._size += size
-        await placement.read()
-
-    def is_read(self) -> None:
-        """Note that its inputs are arrays."""
+        served, repository = self.served, self._repository
+        assert served is not None
+        if placement.inputs:
+            size = sum(each.span.size for each in placement.inputs.values())
+            repository.admission.grow(self._size, size)
+            self._size += size
+            arrays |= await placement.read()
         self._read = time.perf_counter_ns()
-
-    def is_run(self) -> None:
-        """Note that its outputs are arrays."""
+        outputs = await repository.run(served, arrays, wanted)
         self._inferred = time.perf_counter_ns()
+        for output in asked:
+            if output.name not in outputs:
+                raise DeviceUnavailableError(
+                    f"the model was loaded anew, and has no output {output.name!r}"
+                )
+        if placement.outputs:
+            await placement.write(outputs)
+        return outputs
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._admission.leave(self._size)
+        self._repository.admission.leave(self._size)
         if self.served is None:  # what is not for a model counts for none
             return
         tallies, now = self.served.tallies, time.perf_counter_ns()

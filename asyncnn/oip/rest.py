@@ -16,11 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
+from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.offload import offload
 from asyncnn.oip import describing
 from asyncnn.oip.admission import (
+    MAX_CALL_BYTES,
     Tokens,
+    TooLargeError,
     TooSlowError,
     UnauthorizedError,
     asked_run,
@@ -40,9 +42,6 @@ from asyncnn.oip.json_tensors import (
 )
 from asyncnn.oip.repository import Admitted, Repository, ServedModel
 from asyncnn.web import CLIENT_CLOSED_REQUEST, Application, Message, Receive, Send
-
-MAX_CALL_BYTES = 1 << 16
-"""Of requests that are not for a run."""
 
 _SHORT_BYTES = 1 << 15
 """JSON of so many bytes is read or written in a moment."""
@@ -125,15 +124,9 @@ class RestFace:
                 asked, arrays = read_request(*given)
             else:
                 asked, arrays = await offload(read_request, *given)
-            if placement.inputs:
-                await under_way.read(placement)
-            under_way.is_read()
-            wanted = asked_run(asked.parameters)
+            running = arrays, placement, asked_run(asked.parameters), asked.outputs
             with _WhileThere(request):
-                outputs = await repository.run(served, arrays, wanted)
-            under_way.is_run()
-            if placement.outputs:
-                await placement.write(outputs)
+                outputs = await under_way.run(*running)
             answering = served, asked, outputs, placement
             if sum([each.nbytes for each in outputs.values()]) <= _SHORT_BYTES:
                 return write_answer(*answering)
@@ -195,13 +188,13 @@ def _size_of(request: Request, most: int) -> int:
 async def _body(request: Request, most: int) -> bytes:
     """Return the body of a request, which has been promised to have so many bytes.
 
-    :raises InvalidArgumentError: if it has more.
+    :raises TooLargeError: if it has more.
     """
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise InvalidArgumentError(f"the request has more than {most} bytes")
+            raise TooLargeError(f"the request has more than {most} bytes")
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -235,7 +228,7 @@ class _WhileThere:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._is_gone = False
+        self._is_gone = self._is_over = False
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
@@ -246,12 +239,12 @@ class _WhileThere:
         self._next.add_done_callback(self._cut)
 
     def _cut(self, received: "asyncio.Future[Message]") -> None:
-        if not received.cancelled():
+        if not (self._is_over or received.cancelled()):
             self._is_gone = True
             self._task.cancel()
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._next.remove_done_callback(self._cut)
+        self._is_over = True  # it may be about to be called already
         self._next.cancel()
         if self._is_gone and self._task.uncancel() <= self._cancelled_before:
             raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has gone")

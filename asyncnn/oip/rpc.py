@@ -7,13 +7,15 @@ the header ``grpc-timeout`` has, is the run's.
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn, TypeAlias
 
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 import numpy as np
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from asyncnn.execution import Outputs
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
@@ -22,13 +24,16 @@ from asyncnn.offload import offload
 from asyncnn.oip import describing
 from asyncnn.oip.admission import (
     AS_USUAL,
+    MAX_CALL_BYTES,
+    RUN_PARAMETERS,
     Tokens,
+    TooLargeError,
     UnauthorizedError,
     asked_run,
     codes_of,
     refuse_parameters,
 )
-from asyncnn.oip.client_regions import Placement
+from asyncnn.oip.client_regions import PLACE_PARAMETERS, Placement
 from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_numbers
 from asyncnn.oip.messages import METHODS, SERVICE, Method, message_class, pool_of
 from asyncnn.oip.repository import Admitted, Repository, ServedModel
@@ -54,6 +59,9 @@ _MOST_TOLD = 1000
 STATUS_KEY = "asyncnn-status"
 """Metadata behind an answer that is an error: the HAL's status."""
 
+_MORE_CALLS = 64
+"""Beside those for runs: for health, and streams that wait for requests."""
+
 _OPEN_METHODS = frozenset(
     {
         "/grpc.health.v1.Health/Check",
@@ -78,16 +86,18 @@ _MESSAGES: Mapping[str, Any] = {
     for method in METHODS
     for name in (method.request, method.response)
 }
+_REQUEST: Any = _MESSAGES["ModelInferRequest"]
 _ANSWER: Any = _MESSAGES["ModelInferResponse"]
 _PART: Any = _MESSAGES["ModelStreamInferResponse"]
 
 
-def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters of a message as JSON would have them."""
+def plain(parameters: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return those parameters of a message that have names, as JSON would have them."""
     found = {}
-    for name, parameter in parameters.items():
-        kind = parameter.WhichOneof("parameter_choice")
-        found[name] = None if kind is None else getattr(parameter, kind)
+    for name in names:
+        if name in parameters:
+            kind = parameters[name].WhichOneof("parameter_choice")
+            found[name] = None if kind is None else getattr(parameters[name], kind)
     return found
 
 
@@ -103,15 +113,14 @@ def read_inputs(
     arrays: dict[str, Array] = {}
     for tensor in request.inputs:
         name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
-        dtype, _ = declared(served.inputs, name, datatype, shape)
-        if name in arrays:
+        dtype = declared(served.inputs, name, datatype, shape)
+        if name in arrays or name in placement.inputs:
             raise InvalidArgumentError(f"input {name!r} is given twice")
-        placed = None
         if tensor.parameters:
-            placed = placement.input(plain(tensor.parameters), name, dtype, shape)
-        if placed is not None:
-            arrays[name] = placed
-        elif not raw:
+            place = plain(tensor.parameters, PLACE_PARAMETERS)
+            if placement.input(place, name, dtype, shape):
+                continue
+        if not raw:
             field = _CONTENTS.get(datatype)
             if field is None:
                 raise InvalidArgumentError(
@@ -133,7 +142,8 @@ def read_inputs(
     served.check_outputs(output.name for output in request.outputs)
     for output in request.outputs:
         if output.parameters:
-            placement.output(plain(output.parameters), output.name)
+            place = plain(output.parameters, PLACE_PARAMETERS)
+            placement.output(place, output.name)
     return arrays
 
 
@@ -141,13 +151,13 @@ def write_outputs(
     served: ServedModel, request: Any, outputs: Outputs, placement: Placement
 ) -> Any:
     """Return the answer to a request; outputs are bytes, in the order asked for."""
-    names = [output.name for output in request.outputs] or served.outputs
+    names = [output.name for output in request.outputs] or outputs
     answer = _ANSWER(
         model_name=served.name, model_version=served.version, id=request.id
     )
     for name in names:
         array = outputs[name]
-        datatype = datatype_of(served.outputs[name])
+        datatype = datatype_of(array)
         told = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
         span = placement.outputs.get(name)
         if span is None:
@@ -230,10 +240,11 @@ class RpcFace:
         self._repository.regions.unregister(request.name)
         return {}
 
-    async def model_infer(self, sized: tuple[Any, int], context: Context) -> Any:
+    async def model_infer(self, data: bytes, context: Context) -> Any:
         """Run a model, and answer with its outputs."""
-        repository, (request, size) = self._repository, sized
+        repository, size = self._repository, len(data)
         with Admitted(repository, size) as under_way:
+            request = _parsed(_REQUEST, data)
             named = request.model_name, request.model_version
             served = under_way.served = repository.usable(*named)
             placement = Placement(repository.regions)
@@ -241,33 +252,30 @@ class RpcFace:
                 arrays = read_inputs(served, request, placement)
             else:
                 arrays = await offload(read_inputs, served, request, placement)
-            if placement.inputs:
-                await under_way.read(placement)
-            under_way.is_read()
             wanted, left = AS_USUAL, context.time_remaining()
             if request.parameters or left is not None:
-                wanted = asked_run(plain(request.parameters), left)
-            outputs = await repository.run(served, arrays, wanted)
-            under_way.is_run()
-            if placement.outputs:
-                await placement.write(outputs)
+                wanted = asked_run(plain(request.parameters, RUN_PARAMETERS), left)
+            running = arrays, placement, wanted, request.outputs
+            outputs = await under_way.run(*running)
             answering = served, request, outputs, placement
             if sum([each.nbytes for each in outputs.values()]) <= _MANY_BYTES:
                 return write_outputs(*answering)
             return await offload(write_outputs, *answering)
 
     async def model_stream_infer(
-        self, requests: AsyncIterator[tuple[Any, int]], context: Context
+        self, requests: AsyncIterator[bytes], context: Context
     ) -> AsyncIterator[Any]:
         """Run what comes, one after the other; an error does not end the stream."""
-        async for sized in requests:
+        async for data in requests:
             try:
-                yield _PART(infer_response=await self.model_infer(sized, context))
+                yield _PART(infer_response=await self.model_infer(data, context))
             except Exception as error:
                 if not isinstance(error, AsyncnnError):
                     logger.exception("a request of a stream failed")
-                told = str(failure_of(error))
-                yield _PART(error_message=told, infer_response={"id": sized[0].id})
+                told, named = str(failure_of(error)), {}
+                with suppress(InvalidArgumentError):
+                    named["id"] = _parsed(_REQUEST, data).id
+                yield _PART(error_message=told, infer_response=named)
 
 
 async def _refuse(context: Context, error: AsyncnnError) -> NoReturn:
@@ -278,13 +286,36 @@ async def _refuse(context: Context, error: AsyncnnError) -> NoReturn:
     raise AssertionError("an aborted call raises")
 
 
-def _answering(
-    method: Callable[[Any, Context], Awaitable[Any]], kind: Any
-) -> Callable[[Any, Context], Awaitable[Any]]:
-    """Return a method that answers by messages of a kind, errors by their codes."""
+def _parsed(kind: Any, data: bytes) -> Any:
+    """Return the message of a kind that bytes are.
 
-    async def answer(request: Any, context: Context) -> Any:
+    :raises InvalidArgumentError: if they are none.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise InvalidArgumentError(
+            f"the request is no {kind.DESCRIPTOR.name}"
+        ) from None
+
+
+def _answering(
+    method: Callable[[Any, Context], Awaitable[Any]], takes: Any, kind: Any
+) -> Callable[[bytes, Context], Awaitable[Any]]:
+    """Return a method that answers by messages of a kind, errors by their codes.
+
+    It takes bytes: gRPC would log those that are no message, and tell UNKNOWN.
+    """
+
+    async def answer(data: bytes, context: Context) -> Any:
         try:
+            request: Any = data
+            if takes is not _REQUEST:
+                if len(data) > MAX_CALL_BYTES:
+                    raise TooLargeError(
+                        f"the request has more than {MAX_CALL_BYTES} bytes"
+                    )
+                request = _parsed(takes, data)
             told = await method(request, context)
             return told if isinstance(told, kind) else kind(**told)
         except AsyncnnError as error:
@@ -300,21 +331,11 @@ def _answering(
 def _handler(face: RpcFace, method: Method) -> "grpc.RpcMethodHandler[Any, Any]":
     request, response = _MESSAGES[method.request], _MESSAGES[method.response]
     call = getattr(face, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method.name).lower())
-    read = request.FromString
-    if request is _MESSAGES["ModelInferRequest"]:
-        read = _sized
-    how = {
-        "request_deserializer": read,
-        "response_serializer": response.SerializeToString,
-    }
+    write = response.SerializeToString
     if method.is_stream:
-        return grpc.stream_stream_rpc_method_handler(call, **how)
-    return grpc.unary_unary_rpc_method_handler(_answering(call, response), **how)
-
-
-def _sized(data: bytes) -> tuple[Any, int]:
-    """Return a request with its bytes, which it would have to be written to count."""
-    return _MESSAGES["ModelInferRequest"].FromString(data), len(data)
+        return grpc.stream_stream_rpc_method_handler(call, response_serializer=write)
+    answer = _answering(call, request, response)
+    return grpc.unary_unary_rpc_method_handler(answer, response_serializer=write)
 
 
 class _TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -334,7 +355,8 @@ class _TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 async def refuse(_: Any, context: Context) -> None:
                     await _refuse(context, refusal)
 
-                return grpc.unary_unary_rpc_method_handler(refuse)
+                # Of a call without streams gRPC would receive the message first.
+                return grpc.stream_stream_rpc_method_handler(refuse)
         return await continuation(details)
 
 
@@ -346,6 +368,7 @@ async def rpc_server(
     handlers = {method.name: _handler(face, method) for method in METHODS}
     server = grpc.aio.server(
         interceptors=(_TokenInterceptor(tokens),) if tokens else (),
+        maximum_concurrent_rpcs=repository.limits.max_requests + _MORE_CALLS,
         options=(
             ("grpc.max_receive_message_length", repository.limits.max_request_bytes),
             ("grpc.max_send_message_length", -1),

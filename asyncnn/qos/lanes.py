@@ -367,9 +367,8 @@ class Lanes(ABC):
 
     def _set_aside(self, work: Work) -> bool:
         """Have LOW work make way without a stop, if its lane has a nice value."""
-        natives = self._natives
-        for lane in natives.lanes:
-            if lane.work is work and lane.idle is natives.idle_nice:
+        for lane in self._natives.lanes:
+            if lane.work is work and lane.idle is self._natives.idle_nice:
                 # Of more than that, nobody would get a lane instead.
                 if self.run_queue.most_lanes < 2 * self.count:
                     lane.is_aside = self.run_queue.set_aside(work)
@@ -486,7 +485,8 @@ class Lanes(ABC):
                 break
             if following.goes_in_batches and run_queue.waiting:
                 following = following.gathered(run_queue, now_ns)
-                self.open[following] = None
+                if following.members:
+                    self.open[following] = None
             if not self._give(following):
                 run_queue.give_back(following, now_ns, 0)
                 self._start_another()

@@ -173,7 +173,7 @@ class Scheduler(Lanes):
             self._retract(work)
             if self.refusal is not None:  # who closes has seen it, and waits for it
                 inbox.call(self._note_ended)
-            if isinstance(error, AsyncnnError):
+            if isinstance(error, AsyncnnError) and not work.is_alone:
                 self.count_refusal(work, error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
@@ -381,16 +381,19 @@ class Scheduler(Lanes):
 
     def _submit_alone(self, work: Work) -> None:
         self._forget_deadline(work)
-        del self.open[work]
-        work.run_alone()
+        work.is_alone = True
         try:
+            del self.open[work]
             self.submit(work)
-        except AsyncnnError as refusal:
+        except BaseException as refusal:
             error = refusal
             if isinstance(refusal, MissedDeadlinePersistentError):
                 error = MissedDeadlineTransientError("its batch had just failed")
-            work.fail(error)
-            work.finish()
+            if work not in self.open:  # else it has a lane, and ends there
+                fail_with(work, error)
+                self._finish(work)
+            if not isinstance(error, Exception):  # the application is being stopped
+                raise
 
     def _finish_here(self, work: Work) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""

@@ -365,7 +365,7 @@ class Work(QueueEntry, ABC):
     Work that ``should_inline`` takes less time than handing it to a lane would; if it
     ``reports_early``, `finish` may be called before the call that brought it returns.
     Work that ``ends_anywhere`` was submitted by a thread of its own: `finish` is called
-    where it ends.
+    where it ends. Work that ``is_alone`` is a member of no batch any more: one failed.
     """
 
     is_separable: ClassVar[bool] = False
@@ -375,7 +375,7 @@ class Work(QueueEntry, ABC):
     is_left = is_withdrawn = is_held_up = False
     should_inline = goes_native = False
     reports_early = False
-    ends_anywhere = False
+    ends_anywhere = is_alone = False
 
     def __init__(
         self,
@@ -422,10 +422,6 @@ class Work(QueueEntry, ABC):
 
         Called once it has ended, on the loop; others have left it.
         """
-        raise NotImplementedError
-
-    def run_alone(self) -> None:
-        """Be a member of no batch from now on: one has failed."""
         raise NotImplementedError
 
     def run(self) -> int:

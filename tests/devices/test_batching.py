@@ -13,10 +13,13 @@ import pytest
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, batch_axis, batching
+from asyncnn.engine import Program
 from asyncnn.hal.errors import (
+    AsyncnnError,
     DeviceClosedError,
     GeneralFailureError,
     MissedDeadlineError,
+    MissedDeadlinePersistentError,
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -26,8 +29,9 @@ from asyncnn.hal.types import (
     OperandType,
     OperationType,
 )
-from asyncnn.pacing import Pause
+from asyncnn.pacing import Pause, Steps
 from asyncnn.qos import Client, acting_for
+from asyncnn.qos.run_queue import RunQueue
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
@@ -65,7 +69,11 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(members))
         return batch(self, members)
 
-    monkeypatch.setattr(batching, "_time", lambda program: 1000)
+    def timing(self: batching.BatchPreparations, program: Program) -> Steps[int]:
+        yield
+        return 1000
+
+    monkeypatch.setattr(batching.BatchPreparations, "_timing", timing)
     monkeypatch.setattr(batching.Batching, "observe", lambda *_: None)
     monkeypatch.setattr(batching.Batching, "batch", noted)
     return found
@@ -151,9 +159,10 @@ async def test_who_leaves_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], tmp_path: Path
 ) -> None:
     begun, may_go_on = threading.Event(), threading.Event()
-    advance = batching.Batch.advance
+    advance, members = batching.Batch.advance, list[Any]()
 
     def held_up(self: batching.Batch, pause: Pause) -> bool:
+        members.extend(self.members)
         begun.set()
         assert may_go_on.wait(20)
         return advance(self, pause)
@@ -163,19 +172,20 @@ async def test_who_leaves_costs_the_others_nothing(
         model = await one.device.prepare(chain(3, 1, 4))
         spaces = [np.full((1, 4), 7, np.float32) for _ in range(6)]
 
-        def run(number: int, timeout: float | None = None) -> Any:
-            out = [spaces[number]]
-            running = model.run([X[number]], out=out, timeout=timeout)
+        def run(number: int) -> Any:
+            running = model.run([X[number]], out=[spaces[number]])
             return asyncio.create_task(running)
 
         async with holding(one) as let_go:
-            runs = [run(0, 0.2), *map(run, range(1, 6))]
+            runs = [*map(run, range(6))]
             await waiting(one, 6)
             await cancelled(runs.pop())  # before it begins
             let_go()
             await asyncio.to_thread(begun.wait)
             assert sizes == [4]
             await cancelled(runs[1])
+            executions = one.device.hal._parts().executions  # type: ignore[attr-defined]
+            executions.cancel(members[0], ErrorStatus.MISSED_DEADLINE_TRANSIENT)
             with pytest.raises(MissedDeadlineError):
                 await runs[0]
             may_go_on.set()
@@ -231,6 +241,57 @@ async def test_a_batch_that_fails_is_run_one_by_one(
             for x, outputs in zip(X, await asyncio.gather(*runs), strict=False):
                 np.testing.assert_array_equal(outputs["z"], x + 3)
         assert sizes == [4]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"),
+    [
+        (MemoryError(), ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT),
+        (RuntimeError("the lanes"), ErrorStatus.GENERAL_FAILURE),
+        (
+            MissedDeadlinePersistentError("too late"),
+            ErrorStatus.MISSED_DEADLINE_TRANSIENT,
+        ),
+    ],
+)
+async def test_who_cannot_run_alone_either_is_told_and_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+    tmp_path: Path,
+    refusal: Exception,
+    status: ErrorStatus,
+) -> None:
+    add = RunQueue.add
+
+    def adding(self: RunQueue[Any], job: Any, *rest: Any, **options: Any) -> Any:
+        if job.is_alone and job is not spared[0]:
+            raise refusal
+        return add(self, job, *rest, **options)
+
+    def failing(self: batching.Batch, pause: Pause) -> bool:
+        spared.append(self.members[3])
+        raise RuntimeError("the batch")
+
+    spared: list[Any] = []
+    monkeypatch.setattr(batching.Batch, "advance", failing)
+    monkeypatch.setattr(RunQueue, "add", adding)
+    async with opened("reference", "inprocess", tmp_path, sizes) as one:
+        model = await one.device.prepare(chain(3, 1, 4))
+        async with holding(one) as let_go:
+            runs = await start([model], X[:4])
+            await waiting(one, 4)
+            let_go()
+            for each in runs[:3]:
+                with pytest.raises(AsyncnnError) as caught:
+                    await each
+                assert caught.value.status is status
+            np.testing.assert_array_equal((await runs[3])["z"], X[3] + 3)
+        counts = (await one.device.statistics()).executions
+        assert (counts.queued, counts.running) == (0, 0)
+        assert {key: n for key, n in counts.done.items() if n} == {
+            status: 3,
+            ErrorStatus.NONE: 2,
+        }
 
 
 @pytest.mark.parametrize("is_stuck", [False, True])
@@ -363,6 +424,9 @@ X_OF_FILES, Y_OF_FILES = T(np.float32, [1, 4]), T(np.float32, [1, 4])
         ("RESHAPE", [1, -1], False),
         ("TRANSPOSE", [0, 1], True),
         ("TRANSPOSE", [1, 0], False),
+        ("CONCATENATION", [-1], True),
+        ("CONCATENATION", [0], False),
+        ("CONCATENATION", [-2], False),
         ("TOPK_V2", [1], False),
     ],
 )
@@ -371,7 +435,11 @@ def test_operators_of_files_leave_the_first_axis_alone(
 ) -> None:
     """What two requests mix may not show for most values: all below a bound, say."""
     inputs = [X_OF_FILES, T.constant(constant, np.int32)]
-    data = write([Op(name, inputs, [Y_OF_FILES])], [X_OF_FILES], [Y_OF_FILES])
+    operator = Op(name, inputs, [Y_OF_FILES])
+    if name == "CONCATENATION":
+        options = "ConcatenationOptions", {"Axis": constant[0]}
+        operator = Op(name, [X_OF_FILES] * 2, [Y_OF_FILES], *options)
+    data = write([operator], [X_OF_FILES], [Y_OF_FILES])
     with nullcontext() if is_apt else pytest.raises(GeneralFailureError, match=name):
         batch_axis._check_file(data)
 

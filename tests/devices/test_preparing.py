@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 
 import asyncnn
+from asyncnn.devices import DeviceSettings, batching
+from asyncnn.devices.cache_format import Compiled
 from asyncnn.engine import Program
 from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import PreparedKernel
 from asyncnn.offload import switching_at_least_every
+from asyncnn.pacing import Steps
+from asyncnn.qos import Policy
 from tests.measuring import best_of
 from tests.networks import addition, chain
 from tests.waits import cancelled, until
@@ -26,6 +31,7 @@ pytestmark = pytest.mark.alone
 PROMPTLY_S = 0.05
 """What a deadline that passes, or a cancellation, may take to be noticed."""
 
+FAST = ExecutionPreference.FAST_SINGLE_ANSWER, Priority.MEDIUM
 LARGE = chain(4000, 4, alike=False)
 
 
@@ -241,3 +247,61 @@ async def test_what_a_given_up_one_has_built_goes_object_by_object() -> None:
         return max(pauses) / took_s
 
     await best_of(5, partial(asyncio.to_thread, longest_share), 0.5)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the threads of all runs that preparations make, one by one."""
+    found: list[int] = []
+    run_bound = batching.run_bound
+
+    def noted(*arguments: Any) -> None:
+        found.append(threading.get_ident())
+        run_bound(*arguments)
+
+    monkeypatch.setattr(batching, "run_bound", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("slice_us", "words"),
+    [
+        (1, "no: a batch takes longer than a time slice"),
+        (6, "up to 4, bit-equal"),
+        (20, "up to 8, bit-equal"),
+    ],
+)
+async def test_only_batches_that_fit_into_a_time_slice_are_spoken_of(
+    monkeypatch: pytest.MonkeyPatch, threads: list[int], slice_us: int, words: str
+) -> None:
+    def timing(self: batching.BatchPreparations, program: Program) -> Steps[int]:
+        yield
+        assert program.fixed_plan is not None
+        return program.fixed_plan.inputs[0].shape[0] * 1000  # type: ignore[index]
+
+    monkeypatch.setattr(batching.BatchPreparations, "_timing", timing)
+    settings = DeviceSettings(batching=8, policy=Policy(slice_ns=slice_us * 1000))
+    async with asyncnn.open_device("reference", settings=settings) as device:
+        said = await asyncnn.explain(device, chain(3, 1, 4))
+    assert said.batching == words
+    assert threading.get_ident() not in threads
+    assert bool(threads) == (slice_us > 1)
+
+
+@pytest.mark.parametrize(("most_ns", "most_runs"), [(10**12, 200), (1, 2)])
+def test_a_preparation_may_be_left_between_any_two_runs(
+    threads: list[int], most_ns: int, most_runs: int
+) -> None:
+    """And of a model that is too slow for batches there are few."""
+    model = chain(3, 1, 4).model
+
+    def prepare() -> Steps[Compiled]:
+        program = yield from Program.compiling(model)
+        return Compiled(program, *FAST)
+
+    batches = batching.BatchPreparations(8, most_ns, None, contextlib.nullcontext())
+    count = 0
+    for _ in batches.preparing(prepare):
+        assert len(threads) <= count + 1
+        count = len(threads)
+    assert 2 <= len(threads) <= most_runs

@@ -15,7 +15,9 @@ from tritonclient.utils import InferenceServerException
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.oip import Address, NamedFile, Repository, Security, Tokens, rest_served
+from asyncnn.oip.admission import MAX_CALL_BYTES
 from asyncnn.oip.listening import rpc_served
+from asyncnn.oip.messages import SERVICE
 from tests.networks import FOREVER
 from tests.oip.conftest import KINDS, loaded, talking
 from tests.waits import cancelled, until
@@ -34,7 +36,11 @@ TOO_LARGE = ("413", "StatusCode.RESOURCE_EXHAUSTED")
     [
         ({"max_requests": 1}, "OipLimits.max_requests is 1", TOO_MUCH),
         ({"max_bytes": 250}, "OipLimits.max_bytes is 250", TOO_MUCH),
-        ({"max_request_bytes": 30}, "30", TOO_LARGE),
+        (
+            {"max_request_bytes": 30},
+            r"max_request_bytes is 30|message larger than max \(\d+ vs. 30\)",
+            TOO_LARGE,
+        ),
     ],
 )
 async def test_more_than_a_limit_is_refused(
@@ -76,7 +82,7 @@ async def test_a_body_that_does_not_say_its_length_takes_the_most_it_may(
             url = f"http://{address}/v2/models/sum/infer"
             async with httpx.AsyncClient(trust_env=False) as client:
                 answer = await client.post(url, content=parts())
-        assert answer.status_code == 400
+        assert answer.status_code == 413
         assert "more than 5000 bytes" in answer.json()["error"]
         assert not repository.admission.bytes
 
@@ -94,6 +100,43 @@ async def test_a_body_that_does_not_come_is_given_up(files: dict[str, Path]) -> 
         writer.close()
         await until(lambda: not repository.admission.requests)
         assert not repository.admission.bytes
+
+
+async def test_calls_of_grpc_are_bounded_too(files: dict[str, Path]) -> None:
+    async with (
+        loaded(files, max_requests=1) as repository,
+        rpc_served(repository, ANY) as address,
+        grpc.aio.insecure_channel(str(address)) as channel,
+    ):
+        live = channel.unary_unary(f"/{SERVICE}/ServerLive")
+        for data, code, words in (
+            (bytes(MAX_CALL_BYTES + 1), "RESOURCE_EXHAUSTED", "more than 65536 bytes"),
+            (b"\xff", "INVALID_ARGUMENT", "is no ServerLiveRequest"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match=words) as raised:
+                await live(data)
+            assert raised.value.code() is getattr(grpc.StatusCode, code)
+        watches = [health_pb2_grpc.HealthStub(channel).Watch] * (1 + 64)
+        held = [watch(health_pb2.HealthCheckRequest()) for watch in watches]
+        for each in held:
+            assert await each.read()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await live(b"")
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_of_a_call_without_a_token_no_message_is_awaited(
+    repository: Repository,
+) -> None:
+    async with (
+        rpc_served(repository, ANY, Security(tokens=Tokens((b"first",)))) as address,
+        grpc.aio.insecure_channel(str(address)) as channel,
+    ):
+        # For the server it is a call whose only message has not come.
+        call = channel.stream_stream(f"/{SERVICE}/ModelInfer")()
+        with pytest.raises(grpc.aio.AioRpcError, match="no token"):
+            async with asyncio.timeout(20):
+                await call.read()
 
 
 async def test_without_a_token_only_health_is_told(
@@ -137,7 +180,7 @@ async def test_what_cannot_be_listened_with_is_told(
         with pytest.raises(InvalidArgumentError, match="a certificate and its key"):
             async with serve(repository, ANY, alone):
                 pass
-        with pytest.raises(GeneralFailureError):
+        with pytest.raises(InvalidArgumentError, match="no TLS can be had from"):
             async with serve(repository, ANY, empty):
                 pass
         async with serve(repository, ANY) as taken:

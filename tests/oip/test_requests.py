@@ -16,8 +16,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-from asyncnn.oip import Address
+from asyncnn.oip import Address, Repository, Tokens
 from asyncnn.oip.messages import METHODS, SERVICE, message_class
+from asyncnn.oip.rest import rest_application
 from tests.oip.conftest import Client
 
 X, Y = np.float32([1, 2]), np.float32([10, 20])
@@ -97,6 +98,9 @@ async def is_refused(
         ({"parameters": {"timeout": msgspec.Raw(b"9" * 400)}}, "the parameter timeout"),
         ({"parameters": {"sequence_id": "s" * 257}}, "the parameter sequence_id"),
         ({"outputs": [{"name": "z"}, {"name": "z"}]}, "output 'z' is asked for twice"),
+        ({"parameters": {"a": [{}, {}]}}, "not the protocol's JSON"),
+        ({"parameters": {str(n): n for n in range(1 << 15)}}, "32768 names and texts"),
+        ({"inputs": [{**ONE, "shape": [1] * 600}]}, "'x' cannot have that shape"),
     ],
 )
 async def test_a_request_asks_for_no_more_than_there_is(
@@ -104,6 +108,52 @@ async def test_a_request_asks_for_no_more_than_there_is(
 ) -> None:
     body = msgspec.json.encode({"inputs": [ONE, OTHER], **changes})
     await is_refused(rest, body, words)
+
+
+async def test_a_model_that_loses_an_output_while_it_is_asked_is_not_available(
+    rest: httpx.AsyncClient, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(*_: object) -> dict[str, Any]:
+        return {"new": X}  # as if it had been loaded anew before
+
+    monkeypatch.setattr(repository, "run", run)
+    request = {"inputs": [ONE, OTHER], "outputs": [{"name": "z"}]}
+    answer = await rest.post("/v2/models/sum/infer", json=request)
+    assert answer.status_code == 503
+    assert answer.json()["status"] == "DEVICE_UNAVAILABLE"
+
+
+async def test_a_client_that_goes_when_its_run_ends_cancels_nothing_else(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, gone = asyncio.Event(), asyncio.Event()
+    body = msgspec.json.encode({"inputs": [ONE, OTHER]})
+    told = []
+
+    async def receive() -> Any:
+        if not told:
+            told.append("body")
+            return {"type": "http.request", "body": body}
+        waits.set()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def run(*_: object) -> dict[str, Any]:
+        await waits.wait()
+        gone.set()
+        await asyncio.sleep(0)  # in the next round `receive` ends, and then this
+        return {"z": X}
+
+    async def send(message: Any) -> None:
+        await asyncio.sleep(0)
+        told.append(message.get("status", "answer"))
+
+    monkeypatch.setattr(repository, "run", run)
+    application = rest_application(repository, Tokens(), {})
+    path = "/v2/models/sum/infer"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+    await application({**scope, "query_string": b""}, receive, send)
+    assert told == ["body", 200, "answer"]
 
 
 async def test_an_error_of_a_stream_does_not_end_it(channel: grpc.aio.Channel) -> None:

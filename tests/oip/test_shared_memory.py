@@ -118,6 +118,11 @@ async def test_what_is_no_region_is_refused(
         await client.own.register_system_shared_memory(*place)
 
 
+async def test_a_name_is_short_as_it_is_kept(client: Client, memory: Any) -> None:
+    with pytest.raises(InferenceServerException, match="has 257 characters"):
+        await client.own.register_system_shared_memory("r" * 257, KEY, 8, 0)
+
+
 async def test_what_others_may_access_is_refused(client: Client, memory: Any) -> None:
     os.chmod(f"/dev/shm{KEY}", 0o666)
     with pytest.raises(InferenceServerException, match="others than its user"):
