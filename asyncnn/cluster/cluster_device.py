@@ -220,21 +220,18 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         self,
         link: ReplicaLink,
         key: int,
-        deadline: int | None = None,
-        numbers: dict[ReplicaLink, int] | None = None,
+        deadline: int | None,
+        numbers: dict[ReplicaLink, int],
     ) -> None:
         if not link.is_up:  # it was lost since it was chosen
             raise LostError(f"replica {link.number} is lost")
-        number = next(self.numbers)
-        if numbers is not None:
-            numbers[link] = number
+        numbers[link] = number = next(self.numbers)
         sent, how = self._models[key]
         there = link.there(deadline)
         answer: Answer = await link.call("prepare", key, number, sent, how, there)
         if answer.status != ErrorStatus.NONE:
             raise error_for(ErrorStatus(answer.status), answer.reason)
-        if numbers is not None:
-            numbers.pop(link)
+        del numbers[link]
         if key not in self._models:  # it was released meanwhile
             self._release_on(link, key)
             return
@@ -304,7 +301,7 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         if key not in self._models:
             return  # it was released meanwhile
         try:
-            await self._prepare_on(link, key)
+            await self._prepare_on(link, key, None, {})
         except LostError:
             raise
         except AsyncnnError as error:  # others may have it

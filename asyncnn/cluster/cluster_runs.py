@@ -188,13 +188,13 @@ class ClusterRuns(ActiveExecutions):
             self._begin(self._send_large(run, link, run.work.sent))
 
     async def _send_large(self, run: ClusterRun, link: ReplicaLink, sent: int) -> None:
+        failure = None
         try:
             run.ref = await offload(self._cluster.ray.put, run.inputs)
         except Exception as error:
-            self._answered(run, link, sent, failure_of(error))
-            return
-        if run.result is not None:  # it was abandoned meanwhile
-            self._answered(run, link, sent, None)
+            failure = failure_of(error)
+        if failure is not None or run.result is not None:  # or it was abandoned
+            self._answered(run, link, sent, failure)
         elif self._is_there(run, link, sent):
             self._post(run, link)
 

@@ -209,10 +209,8 @@ class Dispatcher:
             work = self._waiting.pop(number, None)
             if work is not None:
                 actions.append(_late(work, PASSED))
-        patience_ns = self.settings.patience_ns
-        vain = {m for m, at in self._bare_ns.items() if now_ns - at >= patience_ns}
-        for work in tuple(self._waiting.values()) if vain else ():
-            if work.model in vain and now_ns - work.queued_ns >= patience_ns:
+        for at_ns, work in self._in_vain():
+            if at_ns <= now_ns:
                 del self._waiting[work.number]
                 reason = "no replica has had the model ready for long"
                 actions.append(End(work, ErrorStatus.DEVICE_UNAVAILABLE, reason))
@@ -223,12 +221,7 @@ class Dispatcher:
         while self._expiring and self._expiring[0][1] not in self._waiting:
             heappop(self._expiring)
         times = [self._expiring[0][0]] if self._expiring else []
-        bare, patience_ns = self._bare_ns, self.settings.patience_ns
-        times += [
-            max(bare[work.model], work.queued_ns) + patience_ns
-            for work in (self._waiting.values() if bare else ())
-            if work.model in bare
-        ]
+        times += [at_ns for at_ns, _ in self._in_vain()]
         return min(times, default=None)
 
     def cost_ns(self, replica: Replica, model: Hashable) -> float:
@@ -240,6 +233,12 @@ class Dispatcher:
         """Return in how many nanoseconds ``replica`` is expected to end it."""
         backlog = replica.backlog_ns(work.priority, now_ns)
         return backlog + self.cost_ns(replica, work.model)
+
+    def _in_vain(self) -> list[tuple[int, ClusterWork]]:
+        """Return what waits for a model that nobody has ready, and until when."""
+        bare, patience_ns = self._bare_ns, self.settings.patience_ns
+        asked = [w for w in self._waiting.values() if w.model in bare] if bare else []
+        return [(max(bare[w.model], w.queued_ns) + patience_ns, w) for w in asked]
 
     def _again(self, work: ClusterWork, now_ns: int) -> Sequence[Action]:
         if work.sent >= self.settings.max_tries:

@@ -6,7 +6,6 @@ number, maybe before they have come here.
 """
 
 import asyncio
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
@@ -149,10 +148,6 @@ class ReplicaHost:
     async def clock(self) -> int:
         """Return the time of the steady clock here, in nanoseconds."""
         return time.monotonic_ns()
-
-    async def pid(self) -> int:
-        """Return the number of this process on its node."""
-        return os.getpid()
 
     async def statistics(self) -> DeviceStatistics:
         """Return what the device has done; see `IMeasured`.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from asyncnn.cluster.hosting import HostFacts, ReplicaHost
 from asyncnn.hal.errors import (
@@ -55,14 +55,13 @@ class Cluster:
     """
 
     _changing = threading.Lock()
-    _users = 0
+    _users: ClassVar[set["Cluster"]] = set()
     _own: ThreadPoolExecutor | None = None  # of a connection that was made here
     _where = ""  # what it was asked for
 
     def __init__(self, address: str, settings: ClusterSettings) -> None:
         self._address = address.removeprefix(CLUSTER)
         self._settings = settings
-        self._is_user = False
         self.ray: Any = None
 
     async def __aenter__(self) -> "Cluster":
@@ -82,9 +81,12 @@ class Cluster:
             ) from error
         try:
             await offload(self._enter)
-        except asyncio.CancelledError:  # by then it has ended
+        except BaseException as error:  # cancelled or not, it has ended by then
             await offload(self._leave)
-            raise
+            if not isinstance(error, Exception):
+                raise
+            words = " ".join(str(error).split())
+            raise NoDriverError(f"no cluster at {CLUSTER}{where}: {words}") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -92,41 +94,25 @@ class Cluster:
 
     def _enter(self) -> None:
         with Cluster._changing:
-            if self.ray.is_initialized():
-                self._check_same()
-            else:
+            if not self.ray.is_initialized():
                 # What Ray starts here ends with the thread that has started it.
-                thread = ThreadPoolExecutor(1, "asyncnn-ray")
-                try:
-                    thread.submit(self._connect).result()
-                except Exception as error:
-                    thread.shutdown(wait=False)
-                    words = " ".join(str(error).split())
-                    raise NoDriverError(
-                        f"no cluster at {CLUSTER}{self._address}: {words}"
-                    ) from error
-                Cluster._own, Cluster._where = thread, self._address
-            Cluster._users += 1
-            self._is_user = True
+                Cluster._own = ThreadPoolExecutor(1, "asyncnn-ray")
+                Cluster._own.submit(self._connect).result()
+                Cluster._where = self._address
+            there = self.ray.get_runtime_context().gcs_address
+            if self._address not in (AUTO, there, Cluster._where):
+                known = f"{CLUSTER}{there}, which is {CLUSTER}{AUTO} here"
+                raise ConnectionError(f"this process is connected to {known}")
+            Cluster._users.add(self)
 
     def _leave(self) -> None:
         with Cluster._changing:
-            Cluster._users -= self._is_user
-            self._is_user = False
+            Cluster._users.discard(self)
             thread = Cluster._own
             if not Cluster._users and thread is not None:
                 Cluster._own, Cluster._where = None, ""
                 thread.submit(self.ray.shutdown).result()
                 thread.shutdown(wait=False)
-
-    def _check_same(self) -> None:
-        there = self.ray.get_runtime_context().gcs_address
-        if self._address not in (AUTO, there, Cluster._where):
-            raise NoDriverError(
-                f"this process has connected to {CLUSTER}{there}, and cannot connect "
-                f"to {CLUSTER}{self._address} as well",
-                hint=f"{CLUSTER}{AUTO} is what it has connected to",
-            )
 
     def _connect(self) -> None:
         where = self._address

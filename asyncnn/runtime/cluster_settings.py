@@ -43,7 +43,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     for ``hang_after`` seconds while it has work is killed, and comes back as one that
     has died. ``dispatch`` bounds what is sent ahead and what waits.
 
-    :raises InvalidArgumentError: if a number is too small.
+    :raises InvalidArgumentError: if a number is below its least.
     """
 
     replicas: int = 1
@@ -57,11 +57,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_least(self, 1, "replicas", "lanes")
-        check_least(self, 0, "cpus", "open_timeout", "hang_after")
-        if not self.hang_after > 0:
-            raise InvalidArgumentError(
-                f"ClusterSettings.hang_after is {self.hang_after}", hint="it is above 0"
-            )
+        check_least(self, 0, "cpus", "open_timeout")
+        check_least(self, 1e-3, "hang_after")
         check_least(self.dispatch, 1, "window", "max_waiting", "max_tries")
         check_least(self.dispatch, 0, "ahead_ns", "patience_ns")
 
