@@ -63,7 +63,8 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         self.facts: HostFacts
         self._models: dict[int, tuple[object, tuple[int, int]]] = {}
         self._sent_models: dict[int, tuple[weakref.ref[Model], object]] = {}
-        self._recovering: set[ReplicaLink] = set()
+        # Those that are recovered, and whether that is to be done again.
+        self._recovering: dict[ReplicaLink, bool] = {}
         for link in self.links:
             link.lost = self._lost
 
@@ -176,16 +177,14 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         self.check_open()
         asked.validate()
         notify = OneShot(callback.notify_1_3)
-        numbers: dict[ReplicaLink, int] = {}
-        task = self._begin(self._prepared(asked, numbers))
-        task.add_done_callback(partial(self._told, callback, notify, numbers))
+        task = self._begin(self._prepared(asked))
+        task.add_done_callback(partial(self._told, callback, notify))
         callback.link_to_death(partial(_cancel, task))
         return ErrorStatus.NONE
 
-    async def _prepared(
-        self, asked: PrepareArguments, numbers: dict[ReplicaLink, int]
-    ) -> ClusterModel:
+    async def _prepared(self, asked: PrepareArguments) -> ClusterModel:
         """Prepare a model on all replicas that are there; at least one has to do it."""
+        numbers: dict[ReplicaLink, int] = {}  # of those that still prepare it
         key, how = next(self.numbers), (int(asked.preference), int(asked.priority))
         now = time.monotonic_ns()
         sent = await self._put(asked.model)
@@ -205,12 +204,13 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
                     raise error
             if not any(each is None for each in found):
                 raise DriverDiedError("the replicas were lost while they prepared it")
-        except TimeoutError:
+        except BaseException as error:
+            for link, number in numbers.items():
+                self._cancel_there(link, number)  # or it would outlive the release
             self._release(key)
-            late = "the deadline passed while the model was prepared"
-            raise error_for(ErrorStatus.MISSED_DEADLINE_TRANSIENT, late) from None
-        except BaseException:
-            self._release(key)
+            if isinstance(error, TimeoutError):
+                late = "the deadline passed while the model was prepared"
+                raise error_for(ErrorStatus.MISSED_DEADLINE_TRANSIENT, late) from None
             raise
         model = ClusterModel(self, key, asked)
         weakref.finalize(model, self._release_soon, key).atexit = False
@@ -220,31 +220,30 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         self,
         link: ReplicaLink,
         key: int,
-        deadline: int | None = None,
-        numbers: dict[ReplicaLink, int] | None = None,
+        deadline: int | None,
+        numbers: dict[ReplicaLink, int],
     ) -> None:
-        number = next(self.numbers)
-        if numbers is not None:
-            numbers[link] = number
+        if not link.is_up:  # it was lost since it was chosen
+            raise LostError(f"replica {link.number} is lost")
+        numbers[link] = number = next(self.numbers)
         sent, how = self._models[key]
         there = link.there(deadline)
         answer: Answer = await link.call("prepare", key, number, sent, how, there)
         if answer.status != ErrorStatus.NONE:
             raise error_for(ErrorStatus(answer.status), answer.reason)
-        if numbers is not None:
-            numbers.pop(link)
+        del numbers[link]
+        if key not in self._models:  # it was released meanwhile
+            self._release_on(link, key)
+            return
         self.act(self.dispatcher.up(link.number, (key,), time.monotonic_ns()))
 
     def _told(
         self,
         callback: IPreparedModelCallback,
         notify: OneShot[[ErrorStatus, IPreparedModel | None]],
-        numbers: dict[ReplicaLink, int],
         task: asyncio.Task[ClusterModel],
     ) -> None:
         callback.unlink_to_death()
-        for link, number in numbers.items():  # those that still prepare it
-            self._cancel_there(link, number)
         if task.cancelled():
             error: AsyncnnError = closed_error()
             if not self._is_closed:
@@ -276,25 +275,25 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
 
     def recover(self, link: ReplicaLink) -> None:
         """Wait for its next actor, if it is gone, and prepare all models there."""
-        if not (self._is_closed or link in self._recovering):
-            self._recovering.add(link)
-            task = self._begin(self._recovered(link))
-            task.add_done_callback(lambda _: self._recovering.discard(link))
+        is_new = link not in self._recovering
+        self._recovering[link] = True
+        if is_new and not self._is_closed:
+            self._begin(self._recovered(link))
 
     async def _recovered(self, link: ReplicaLink) -> None:
-        """Wait for the replica's next actor, and prepare all models there."""
-        while True:
+        while self._recovering[link]:
+            self._recovering[link] = False
             try:
                 await link.open()
                 for key in tuple(self._models):
                     await self._prepare_again(link, key)
             except LostError:
-                continue
-            except AsyncnnError as error:
+                self._recovering[link] = True
+            except Exception as error:
                 logger.warning("replica %d is not back: %s", link.number, error)
+                self._recovering[link] = True
                 await asyncio.sleep(_PAUSE_S)
-            else:
-                break
+        del self._recovering[link]
         self.act(self.dispatcher.up(link.number, (), time.monotonic_ns()))
         logger.info("replica %d is back", link.number)
 
@@ -302,7 +301,7 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         if key not in self._models:
             return  # it was released meanwhile
         try:
-            await self._prepare_on(link, key)
+            await self._prepare_on(link, key, None, {})
         except LostError:
             raise
         except AsyncnnError as error:  # others may have it
@@ -319,8 +318,11 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         self._models.pop(key, None)
         self.dispatcher.forget(key)
         for link in self.links:
-            if link.is_up and not self._is_closed:
-                link.post("release", key, answered=lambda _: None)
+            self._release_on(link, key)
+
+    def _release_on(self, link: ReplicaLink, key: int) -> None:
+        if link.is_up and not self._is_closed:
+            link.post("release", key, answered=lambda _: None)
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:

@@ -185,42 +185,51 @@ class ClusterRuns(ActiveExecutions):
         if run.size_bytes < LARGE_BYTES or run.ref is not None:
             self._post(run, link)
         else:
-            self._begin(self._send_large(run, link))
+            self._begin(self._send_large(run, link, run.work.sent))
 
-    async def _send_large(self, run: ClusterRun, link: ReplicaLink) -> None:
+    async def _send_large(self, run: ClusterRun, link: ReplicaLink, sent: int) -> None:
+        failure = None
         try:
             run.ref = await offload(self._cluster.ray.put, run.inputs)
         except Exception as error:
-            self._answered(run, link, failure_of(error))
-            return
-        if run.result is None:
+            failure = failure_of(error)
+        if failure is not None or run.result is not None:  # or it was abandoned
+            self._answered(run, link, sent, failure)
+        elif self._is_there(run, link, sent):
             self._post(run, link)
-        else:  # it was abandoned meanwhile
-            self._answered(run, link, None)
+
+    def _is_there(self, run: ClusterRun, link: ReplicaLink, sent: int) -> bool:
+        """Tell whether dispatch knows of no later than the ``sent``th sending."""
+        is_there = self.dispatcher.place(run.work.number) == link.number
+        return is_there and run.work.sent == sent
 
     def _post(self, run: ClusterRun, link: ReplicaLink) -> None:
         order = run.order._replace(deadline=link.there(run.work.deadline_ns))
         inputs = run.inputs if run.ref is None else run.ref
-        answered = partial(self._answered, run, link)
+        answered = partial(self._answered, run, link, run.work.sent)
         link.post("run", order, inputs, answered=answered)
 
-    def _answered(self, run: ClusterRun, link: ReplicaLink, answer: Any) -> None:
+    def _answered(
+        self, run: ClusterRun, link: ReplicaLink, sent: int, answer: Any
+    ) -> None:
         """Take the answer to a run, which may be late, or that there is none."""
         number, now = run.work.number, time.monotonic_ns()
         if isinstance(answer, LostError):
             return  # `_lost` has told what becomes of it
         if isinstance(answer, Answer) and not answer.begun:
             # Its actor has died and come back, and nothing has shown that before.
-            self.dispatcher.lacks(link.number, run.work.model, now)
-            self.act(self.dispatcher.returned(number, now))
-            self.recover(link)
+            if self.dispatcher.lacks(link.number, run.work.model, now):
+                self.recover(link)
+            if self._is_there(run, link, sent):
+                self.act(self.dispatcher.returned(number, now))
             return
         if run.result is None:
             if isinstance(answer, AsyncnnError):
                 self._settle(run, result_of(answer))
             else:
                 self._settle(run, run.taken(answer))
-        self.act(self.dispatcher.ended(number, now))
+        if self._is_there(run, link, sent):
+            self.act(self.dispatcher.ended(number, now))
 
     def _settle(self, run: ClusterRun, result: ExecutionResult) -> None:
         del self._runs[run.work.number]

@@ -143,11 +143,15 @@ class Dispatcher:
                 actions.append(End(work, ErrorStatus.DEVICE_UNAVAILABLE, MAY_HAVE_RUN))
         return [*actions, *self._pump(now_ns)]
 
-    def lacks(self, number: int, model: Hashable, now_ns: int) -> None:
-        """Note that a replica does not have a model ready that it had."""
-        self.replicas[number].ready.discard(model)
+    def lacks(self, number: int, model: Hashable, now_ns: int) -> bool:
+        """Note that a replica has a model no more; tell whether that is new."""
+        ready = self.replicas[number].ready
+        if model not in ready:
+            return False
+        ready.remove(model)
         if not self.is_ready(model):
             self._bare_ns.setdefault(model, now_ns)
+        return True
 
     def submit(self, work: ClusterWork, now_ns: int) -> Sequence[Action]:
         """Take a run: it is sent, waits, or is refused as too many wait."""
@@ -190,6 +194,10 @@ class Dispatcher:
         That one keeps its place until it has ended.
         """
         self._waiting.pop(number, None)
+        return self.place(number)
+
+    def place(self, number: int) -> int | None:
+        """Return the replica that a run was sent to, and has not come back from."""
         replica = self._sent.get(number)
         return None if replica is None else replica.number
 
@@ -201,10 +209,8 @@ class Dispatcher:
             work = self._waiting.pop(number, None)
             if work is not None:
                 actions.append(_late(work, PASSED))
-        patience_ns = self.settings.patience_ns
-        vain = {m for m, at in self._bare_ns.items() if now_ns - at >= patience_ns}
-        for work in tuple(self._waiting.values()) if vain else ():
-            if work.model in vain and now_ns - work.queued_ns >= patience_ns:
+        for at_ns, work in self._in_vain():
+            if at_ns <= now_ns:
                 del self._waiting[work.number]
                 reason = "no replica has had the model ready for long"
                 actions.append(End(work, ErrorStatus.DEVICE_UNAVAILABLE, reason))
@@ -215,10 +221,7 @@ class Dispatcher:
         while self._expiring and self._expiring[0][1] not in self._waiting:
             heappop(self._expiring)
         times = [self._expiring[0][0]] if self._expiring else []
-        if self._bare_ns and self._waiting:
-            queued = min(work.queued_ns for work in self._waiting.values())
-            bare = min(self._bare_ns.values())
-            times.append(max(bare, queued) + self.settings.patience_ns)
+        times += [at_ns for at_ns, _ in self._in_vain()]
         return min(times, default=None)
 
     def cost_ns(self, replica: Replica, model: Hashable) -> float:
@@ -231,9 +234,15 @@ class Dispatcher:
         backlog = replica.backlog_ns(work.priority, now_ns)
         return backlog + self.cost_ns(replica, work.model)
 
+    def _in_vain(self) -> list[tuple[int, ClusterWork]]:
+        """Return what waits for a model that nobody has ready, and until when."""
+        bare, patience_ns = self._bare_ns, self.settings.patience_ns
+        asked = [w for w in self._waiting.values() if w.model in bare] if bare else []
+        return [(max(bare[w.model], w.queued_ns) + patience_ns, w) for w in asked]
+
     def _again(self, work: ClusterWork, now_ns: int) -> Sequence[Action]:
         if work.sent >= self.settings.max_tries:
-            reason = f"it was sent {work.sent} times, and not run"
+            reason = f"it was sent {work.sent} times in vain"
             return [End(work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, reason)]
         self._queue(work, now_ns)
         return ()
@@ -335,7 +344,7 @@ def power_of_two(
     """Choose of two the one that is expected to end first.
 
     They are idle, if any is, or soon will be. If neither is expected to end in time,
-    more are compared.
+    more idle ones are compared.
     """
 
     def finish(replica: Replica) -> tuple[float, int]:

@@ -6,9 +6,8 @@ number, maybe before they have come here.
 """
 
 import asyncio
-import os
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from typing import Self, TypeVar, cast
@@ -65,7 +64,6 @@ NOT_HERE = Answer(
 class HostFacts(msgspec.Struct, frozen=True):
     """What a hosted device says of itself, which does not change."""
 
-    name: str
     version: str
     type: DeviceType
     capabilities: Capabilities
@@ -78,7 +76,6 @@ class HostFacts(msgspec.Struct, frozen=True):
     def of(cls, device: IDevice) -> Self:
         """Ask a device."""
         return cls(
-            getattr(device, "name", ""),
             device.get_version_string()[1],
             device.get_type()[1],
             device.get_capabilities_1_3()[1],
@@ -132,7 +129,7 @@ class ReplicaHost:
         self._opening: asyncio.Lock | None = None
         self._models: dict[int, _Hosted] = {}
         self._tasks: dict[int, asyncio.Task[object]] = {}
-        self._cancelled: deque[int] = deque(maxlen=_REMEMBERED)
+        self._cancelled: OrderedDict[int, bool] = OrderedDict()
 
     async def open(self) -> HostFacts:
         """Open the device, once, and say what it is.
@@ -151,10 +148,6 @@ class ReplicaHost:
     async def clock(self) -> int:
         """Return the time of the steady clock here, in nanoseconds."""
         return time.monotonic_ns()
-
-    async def pid(self) -> int:
-        """Return the number of this process on its node."""
-        return os.getpid()
 
     async def statistics(self) -> DeviceStatistics:
         """Return what the device has done; see `IMeasured`.
@@ -219,7 +212,9 @@ class ReplicaHost:
         for number in numbers:
             task = self._tasks.get(number)
             if task is None:
-                self._cancelled.append(number)
+                self._cancelled[number] = True
+                if len(self._cancelled) > _REMEMBERED:
+                    self._cancelled.popitem(last=False)
             else:
                 task.cancel()
 
@@ -233,10 +228,7 @@ class ReplicaHost:
         await self._stack.aclose()
 
     def _was_cancelled(self, number: int) -> bool:
-        if number not in self._cancelled:
-            return False
-        self._cancelled.remove(number)
-        return True
+        return self._cancelled.pop(number, False)
 
     async def _cancellable(self, number: int, end: Awaitable[_T]) -> _T | None:
         """Wait for an end; None if the call is cancelled by its number."""

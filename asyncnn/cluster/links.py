@@ -6,12 +6,13 @@ This is the one module that knows Ray, which is imported when a cluster is opene
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from asyncnn.cluster.hosting import HostFacts, ReplicaHost
 from asyncnn.hal.errors import (
@@ -49,11 +50,14 @@ class Cluster:
 
     :raises EngineUnavailableError: on entering, if Ray is not installed.
     :raises InvalidArgumentError: on entering, if the address is none.
-    :raises NoDriverError: on entering, if no cluster is there.
+    :raises NoDriverError: on entering, if no cluster is there, or this process has
+        connected to another one.
     """
 
-    _users = 0
+    _changing = threading.Lock()
+    _users: ClassVar[set["Cluster"]] = set()
     _own: ThreadPoolExecutor | None = None  # of a connection that was made here
+    _where = ""  # what it was asked for
 
     def __init__(self, address: str, settings: ClusterSettings) -> None:
         self._address = address.removeprefix(CLUSTER)
@@ -75,28 +79,40 @@ class Cluster:
                 f"a cluster needs the package ray: {error}",
                 hint="install it with: pip install 'asyncnn[ray]'",
             ) from error
-        if not self.ray.is_initialized():
-            # What Ray starts here ends with the thread that has started it.
-            thread = ThreadPoolExecutor(1, "asyncnn-ray")
-            try:
-                await asyncio.get_running_loop().run_in_executor(thread, self._connect)
-            except Exception as error:
-                thread.shutdown(wait=False)
-                words = " ".join(str(error).split())
-                raise NoDriverError(
-                    f"no cluster at {CLUSTER}{where}: {words}"
-                ) from error
-            Cluster._own = thread
-        Cluster._users += 1
+        try:
+            await offload(self._enter)
+        except BaseException as error:  # cancelled or not, it has ended by then
+            await offload(self._leave)
+            if not isinstance(error, Exception):
+                raise
+            words = " ".join(str(error).split())
+            raise NoDriverError(f"no cluster at {CLUSTER}{where}: {words}") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        Cluster._users -= 1
-        thread = Cluster._own
-        if not Cluster._users and thread is not None:
-            Cluster._own = None
-            await asyncio.get_running_loop().run_in_executor(thread, self.ray.shutdown)
-            thread.shutdown(wait=False)
+        await offload(self._leave)
+
+    def _enter(self) -> None:
+        with Cluster._changing:
+            if not self.ray.is_initialized():
+                # What Ray starts here ends with the thread that has started it.
+                Cluster._own = ThreadPoolExecutor(1, "asyncnn-ray")
+                Cluster._own.submit(self._connect).result()
+                Cluster._where = self._address
+            there = self.ray.get_runtime_context().gcs_address
+            if self._address not in (AUTO, there, Cluster._where):
+                known = f"{CLUSTER}{there}, which is {CLUSTER}{AUTO} here"
+                raise ConnectionError(f"this process is connected to {known}")
+            Cluster._users.add(self)
+
+    def _leave(self) -> None:
+        with Cluster._changing:
+            Cluster._users.discard(self)
+            thread = Cluster._own
+            if not Cluster._users and thread is not None:
+                Cluster._own, Cluster._where = None, ""
+                thread.submit(self.ray.shutdown).result()
+                thread.shutdown(wait=False)
 
     def _connect(self) -> None:
         where = self._address
@@ -133,7 +149,7 @@ class Cluster:
 class ReplicaLink:
     """The way to replica ``number``, whose actor may be another one each time it dies.
 
-    ``opened`` is called with the facts of each actor, ``lost`` once for each that dies.
+    ``lost`` is called once for each that dies after `open` has found it.
     """
 
     def __init__(
@@ -203,9 +219,9 @@ class ReplicaLink:
         try:
             future = getattr(self._actor, method).remote(*args).future()
         except Exception as error:
-            loop.call_soon(answered, self._failure(life, error))
-        else:
-            future.add_done_callback(arrived)
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(arrived)
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call the actor, and return what it returns.
@@ -213,6 +229,7 @@ class ReplicaLink:
         :raises LostError: if it is gone.
         :raises AsyncnnError: of what it raises.
         """
+        life = self._life
         ended: asyncio.Future[Any] = self._loop.create_future()
 
         def answered(answer: Any) -> None:
@@ -221,6 +238,8 @@ class ReplicaLink:
 
         self.post(method, *args, answered=answered)
         answer = await ended
+        if life != self._life:  # its actor has answered, and died since
+            raise LostError(f"replica {self.number} was lost")
         if isinstance(answer, AsyncnnError):
             raise answer
         return answer

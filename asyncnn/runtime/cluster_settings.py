@@ -57,8 +57,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_least(self, 1, "replicas", "lanes")
-        check_least(self, 0, "cpus", "open_timeout", "hang_after")
+        check_least(self, 0, "cpus", "open_timeout")
+        check_least(self, 1e-3, "hang_after")
         check_least(self.dispatch, 1, "window", "max_waiting", "max_tries")
+        check_least(self.dispatch, 0, "ahead_ns", "patience_ns")
 
 
 def cluster_options(

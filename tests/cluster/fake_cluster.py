@@ -1,7 +1,8 @@
 """A cluster without Ray: actors are hosts of this process, which die when asked to."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -39,7 +40,10 @@ class _Method:
 
 
 class FakeActor:
-    """An actor; ``is_held`` keeps calls of `run` from being answered."""
+    """An actor; ``before`` is awaited before each call, ``after`` called behind it."""
+
+    before: Callable[[str], Awaitable[object]] | None = None
+    after: Callable[[str], object] | None = None
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -68,6 +72,8 @@ class FakeActor:
         self, host: ReplicaHost, name: str, args: tuple[Any, ...], future: "Future[Any]"
     ) -> None:
         try:
+            if self.before is not None:
+                await self.before(name)
             found = await getattr(host, name)(*args)
         except Exception as error:
             if not future.done():
@@ -75,6 +81,8 @@ class FakeActor:
         else:
             if not future.done():
                 future.set_result(found)
+            if self.after is not None:
+                self.after(name)
         finally:
             self._calls.pop(future, None)
 
@@ -117,6 +125,27 @@ class FakeCluster:
         for actor in self.actors:
             with suppress(AttributeError):
                 await actor.__dict__["ending"]
+
+
+class FakeRay:
+    """What a connection has of the package."""
+
+    gcs_address = "10.0.0.1:6379"
+    is_on = False
+
+    def is_initialized(self) -> bool:
+        return self.is_on
+
+    def init(self, **_: object) -> None:
+        time.sleep(0.02)
+        assert not self.is_on
+        self.is_on = True
+
+    def shutdown(self) -> None:
+        self.is_on = False
+
+    def get_runtime_context(self) -> "FakeRay":
+        return self
 
 
 @asynccontextmanager

@@ -1,6 +1,9 @@
 """A device of replicas, on a cluster without Ray: what users of the HAL see."""
 
 import asyncio
+import gc
+import sys
+import threading
 import time
 from typing import Any
 
@@ -10,9 +13,10 @@ import pytest
 import asyncnn
 from asyncnn import DriverDiedError, Priority
 from asyncnn.callbacks import ExecutionFuture, launched
+from asyncnn.cluster import cluster_runs, links
 from asyncnn.hal.types import DEFAULT_OPTIONS, ErrorStatus
-from asyncnn.runtime.cluster_settings import DispatchSettings
-from tests.cluster.fake_cluster import FakeCluster, fake_device
+from asyncnn.runtime.cluster_settings import ClusterSettings, DispatchSettings
+from tests.cluster.fake_cluster import FakeActor, FakeCluster, FakeRay, fake_device
 from tests.networks import AT_ONCE, FOREVER, addition, counting_up
 from tests.waits import cancelled, until
 
@@ -23,6 +27,19 @@ def begun(cluster: FakeCluster) -> int:
 
 def runs_of(cluster: FakeCluster) -> int:
     return sum(len(actor.host._tasks) for actor in cluster.actors)
+
+
+def gate(actor: FakeActor, held: str, free: int = 0) -> asyncio.Event:
+    """Keep calls of a name from beginning, but the first ones, until it is set."""
+    gate, calls = asyncio.Event(), [0]
+
+    async def before(name: str) -> None:
+        calls[0] += name == held
+        if name == held and calls[0] > free:
+            await gate.wait()
+
+    actor.before = before
+    return gate
 
 
 @pytest.mark.parametrize("path", ["async", "sync", "fenced"])
@@ -130,6 +147,130 @@ async def test_a_replica_that_has_come_back_unnoticed_is_prepared_again() -> Non
         one = np.ones(1, np.float32)
         assert (await prepared.run([one, one], timeout=20))[0] == 2
         assert (await prepared.run([one, one], timeout=20))[0] == 2
+
+
+async def test_a_replica_that_dies_right_behind_an_answer_is_not_taken_for_up() -> None:
+    async with fake_device() as (device, cluster):
+        prepared = await device.prepare(counting_up())
+        running = asyncio.ensure_future(prepared.run([FOREVER], loop_timeout=600))
+        await until(lambda: runs_of(cluster))
+        actor = cluster.actors[0]
+        actor.after = lambda name: name == "prepare" and actor.die(for_good=True)
+        with pytest.raises(asyncnn.DeviceUnavailableError, match="they prepared"):
+            await device.prepare(addition(1))
+        with pytest.raises(DriverDiedError, match="may have run"):
+            await running
+        assert (await prepared.run([AT_ONCE]))[0] == 0
+
+
+async def test_a_model_that_is_released_while_it_is_prepared_again_is_gone() -> None:
+    async with fake_device() as (device, cluster):
+        prepared = await device.prepare(counting_up())
+        actor, hal = cluster.actors[0], device.hal
+        actor.die()
+        opened = gate(actor, "prepare")
+        running = asyncio.ensure_future(prepared.run([AT_ONCE]))
+        await until(lambda: opened._waiters)  # type: ignore[attr-defined]
+        await cancelled(running)
+        del prepared, running
+        gc.collect()
+        await until(lambda: not hal._models)  # type: ignore[attr-defined]
+        opened.set()
+        await until(lambda: not hal._recovering)  # type: ignore[attr-defined]
+        assert not hal.dispatcher.replicas[0].ready  # type: ignore[attr-defined]
+        await until(lambda: not actor.host._models)
+
+
+async def test_what_goes_while_others_come_back_is_prepared_once_more() -> None:
+    async with fake_device() as (device, cluster):
+        one = np.ones(1, np.float32)
+        first = await device.prepare(addition(1))
+        second = await device.prepare(counting_up())
+        actor = cluster.actors[0]
+        actor.die()
+        opened = gate(actor, "prepare", free=1)
+        assert (await first.run([one, one], timeout=20))[0] == 2
+        await until(lambda: opened._waiters)  # type: ignore[attr-defined]
+        actor.host._models.clear()
+        running = asyncio.ensure_future(first.run([one, one], timeout=20))
+        await until(lambda: device.hal.dispatcher.waiting)  # type: ignore[attr-defined]
+        opened.set()
+        assert (await running)[0] == 2
+        assert (await second.run([AT_ONCE]))[0] == 0
+
+
+async def test_what_moved_while_its_inputs_were_put_is_sent_to_one_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_runs, "LARGE_BYTES", 0)
+    async with fake_device(idempotent=True, replicas=2) as (device, cluster):
+        prepared, hal, went = await device.prepare(counting_up()), device.hal, []
+        is_moved = threading.Event()
+
+        def put(thing: Any) -> Any:
+            went.append(thing)
+            if len(went) == 1:
+                assert is_moved.wait(20)
+            return thing
+
+        cluster.put = put  # type: ignore[method-assign]
+        running = asyncio.ensure_future(prepared.run([FOREVER], loop_timeout=600))
+        await until(lambda: went)
+        (place,) = [r.number for r in hal.dispatcher.replicas.values() if r.begun]  # type: ignore[attr-defined]
+        cluster.actors[place].die(for_good=True)
+        with pytest.raises(links.LostError):
+            await hal.links[place].call("clock")  # type: ignore[attr-defined]
+        await until(lambda: runs_of(cluster))
+        is_moved.set()
+        await until(lambda: len(hal._tasks) == 2)  # type: ignore[attr-defined]
+        assert begun(cluster) == 1
+        await cancelled(running)
+
+
+async def test_a_replica_that_hangs_while_it_is_busy_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "_WATCH_S", 0.01)
+    async with fake_device(hang_after=0.05) as (device, cluster):
+        prepared = await device.prepare(counting_up())
+        running = asyncio.ensure_future(prepared.run([FOREVER], loop_timeout=600))
+        await until(lambda: runs_of(cluster))
+        opened = gate(cluster.actors[0], "clock")
+        with pytest.raises(DriverDiedError, match="may have run"):
+            await running
+        opened.set()
+        await until(lambda: device.hal.dispatcher.replicas[0].is_up)  # type: ignore[attr-defined]
+
+
+async def test_opens_at_once_share_a_connection_to_one_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray, settings = FakeRay(), ClusterSettings()
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    both = [links.Cluster("ray://local", settings) for _ in range(2)]
+    await asyncio.gather(*(each.__aenter__() for each in both))
+    await both[0].__aexit__()
+    with pytest.raises(asyncnn.NoDriverError, match=r"connected to ray://10.0.0.1:"):
+        await links.Cluster("ray://10.0.0.2:6379", settings).__aenter__()
+    for same in ("ray://auto", "ray://10.0.0.1:6379"):
+        async with links.Cluster(same, settings):
+            pass
+    assert ray.is_on
+    await both[1].__aexit__()
+    assert not ray.is_on
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"hang_after": 0},
+        {"dispatch": DispatchSettings(ahead_ns=-1)},
+        {"dispatch": DispatchSettings(patience_ns=-1)},
+    ],
+)
+def test_times_that_make_no_sense_are_refused(given: Any) -> None:
+    with pytest.raises(asyncnn.InvalidArgumentError):
+        ClusterSettings(**given)
 
 
 async def test_runs_are_refused_where_too_many_wait() -> None:

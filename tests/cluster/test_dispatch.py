@@ -176,6 +176,18 @@ def test_what_waits_ends_at_its_deadline_and_when_nobody_comes() -> None:
     assert dispatcher.alarm_ns() is None
 
 
+def test_a_model_that_nobody_has_sets_no_alarm_for_runs_of_another() -> None:
+    dispatcher = dispatcher_of(1, window=1, patience_ns=100 * MS)
+    dispatcher.known("other", 0)
+    for number in range(2):
+        dispatcher.submit(ClusterWork(number, "m"), 0)
+    assert dispatcher.alarm_ns() is None
+    dispatcher.submit(ClusterWork(2, "other"), 50 * MS)
+    assert dispatcher.alarm_ns() == 150 * MS
+    assert [each.work.number for each in dispatcher.expire(150 * MS)] == [2]
+    assert dispatcher.alarm_ns() is None
+
+
 def test_what_could_not_end_in_time_is_not_begun() -> None:
     dispatcher = dispatcher_of(1)
     for number in range(20):
