@@ -125,7 +125,8 @@ class TestApart:
     async def test_a_user_has_so_many_processes_and_another_once_one_has_ended(
         self, tmp_path: Path
     ) -> None:
-        path, limits = tmp_path / "few.sock", UserLimits(max_region_processes=1)
+        before, path = children(), tmp_path / "few.sock"
+        limits = UserLimits(max_region_processes=1)
         refused = pytest.raises(
             ResourceExhaustedTransientError, match="max_region_processes"
         )
@@ -139,7 +140,7 @@ class TestApart:
                     assert await doubled(await first.prepare(ending("nothing")))
                 with refused:
                     await bare(late, ending("nothing"))
-            await until(lambda: not children())
+            await until(lambda: children() == before)
             assert await doubled(await late.prepare(ending("nothing")))
 
     @pytest.mark.parametrize("way", ["prepare", "run", "sync", "fenced", "burst"])
