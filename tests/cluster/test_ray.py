@@ -18,6 +18,7 @@ import ray
 import asyncnn
 from asyncnn import Priority
 from asyncnn.cluster import ClusterSettings
+from tests.local_ray import require_ray
 from tests.networks import AT_ONCE, FOREVER, addition, counting_up
 from tests.waits import cancelled, until
 
@@ -33,6 +34,7 @@ RUNS = int(os.environ.get("ASYNCNN_CLUSTER_RUNS", "400"))
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def device() -> AsyncIterator[asyncnn.Device]:
+    require_ray()
     settings = ClusterSettings(replicas=2, cpus=0.5)
     opening = asyncnn.open_device("ray://local", replicas=settings, device="reference")
     async with opening as opened:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.local_ray import require_ray
+
 FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
 
 
@@ -29,6 +31,8 @@ async def output_of(where: str) -> str:
 async def test_one_argument_says_where_it_runs(where: str) -> None:
     if where.startswith("ray"):
         import ray  # noqa: F401 - whoever has none skips this
+
+        require_ray()
 
     share, _, rest = (await output_of(where)).partition("% of ")
     assert float(share) > 97
