@@ -135,15 +135,14 @@ def refusal(contents: Contents) -> str:
 
 def _reads_on(graph: Graph, operator: Operator) -> bool:
     """Tell whether LiteRT reads ends of slices beyond those that are given."""
-    (slot,) = OFFSETS[kind := "StridedSliceOptions"]
-    table = operator.options_place()
-    if not table or not _offsets(operator.data, table, kind, operator.name)[slot:]:
+    kind, table = "StridedSliceOptions", operator.options_place()
+    if not table:
         return False
-    ranks = [len(graph.tensors[index].shape) for index in operator.inputs[:1]]
-    given = [graph.tensors[index].shape for index in operator.inputs[1:2]]
-    return (
-        bool(operator.options(kind).Offset()) and [(each,) for each in ranks] != given
-    )
+    _offsets(operator.data, table, kind, operator.name)  # else it may be damaged
+    if not operator.options(kind).Offset():
+        return False
+    read = [graph.tensors[index].shape for index in operator.inputs[:2]]
+    return read[1:] != [(len(shape),) for shape in read[:1]]
 
 
 def check(contents: Contents) -> None:
