@@ -98,19 +98,21 @@ def shared() -> Path:
 
 @pytest.fixture(scope="module")
 def thawed() -> Iterator[None]:
-    """Have no object kept out of garbage collections when the module begins.
-
-    Nor a thread that frees what tests before it have left: the interpreter switches
-    sooner meanwhile.
-    """
+    """Have no object kept out of garbage collections when the module begins."""
     gc.unfreeze()
+    gc.collect()
+    yield
+    gc.unfreeze()
+    _freeze()
+
+
+@pytest.fixture
+def released() -> None:
+    """Have no thread free what tests before have left: it switches sooner meanwhile."""
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "asyncnn-release":
             thread.join()
-    yield
-    gc.unfreeze()
-    _freeze()
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from pathlib import Path
 from asyncnn.service.process import DriverProcess
 
 _ROOT = Path(__file__).parents[1]
-_NOBODY = 64_321
-"""A user who has no other processes, which would count."""
+_FIRST_USER = 1_000_000_000
+"""To it the number of the process is added: other processes of a user would count."""
 
 _READING = 1 << 1 | 1 << 2
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
@@ -50,8 +50,9 @@ def become_ordinary() -> None:
     c = ctypes.CDLL(None, use_errno=True)
     assert c.prctl(_SET_KEEPCAPS, 1, 0, 0, 0) == 0
     os.setgroups([])
-    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    user = _FIRST_USER + os.getpid()
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     few = struct.pack("6I", _READING, _READING, 0, 0, 0, 0)
     assert c.capset(header, few) == 0, os.strerror(ctypes.get_errno())

@@ -50,6 +50,12 @@ def weighty() -> asyncnn.NamedModel:
     return builder.build()
 
 
+LONG_MODEL, WEIGHTY = chain(300, 4), weighty()
+IMAGE = np.ones((1, 32, 32, 16), np.float32)
+SUMS = {"": (addition(X.size), X), " long": (addition(LONG.size), LONG)}
+"""Made before there is little: what a user has no room for is the user's own."""
+
+
 class Outcomes:
     """How calls have ended: well, or for want of what errors ``say``."""
 
@@ -84,16 +90,12 @@ class Outcomes:
 
 async def use(device: Device, outcomes: Outcomes) -> None:
     """Do with a device all that it is for; what can be computed is right."""
-
-    async def prepare_weights() -> asyncnn.PreparedModel:
-        return await device.prepare(weighty())
-
-    await outcomes.of("long model", device.prepare(chain(300, 4)))
-    weights = await outcomes.of("weights", prepare_weights())
+    await outcomes.of("long model", device.prepare(LONG_MODEL))
+    weights = await outcomes.of("weights", device.prepare(WEIGHTY))
     if weights is not None:
-        await outcomes.of("convolution", weights.run(np.ones((1, 32, 32, 16), "f4")))
-    for name, x in (("", X), (" long", LONG)):
-        prepared = await outcomes.of(f"sum{name}", device.prepare(addition(x.size)))
+        await outcomes.of("convolution", weights.run(IMAGE))
+    for name, (model, x) in SUMS.items():
+        prepared = await outcomes.of(f"sum{name}", device.prepare(model))
         if prepared is None:
             continue
         inputs = {"x": x, "y": x}

@@ -17,7 +17,7 @@ from tests.devices.process_facts import (
 )
 from tests.networks import chain
 
-pytestmark = pytest.mark.usefixtures("thawed")
+pytestmark = pytest.mark.usefixtures("thawed", "released")
 
 INTERVAL_S = 0.002
 ASKING = DeviceSettings(switch_interval_s=INTERVAL_S, freezes_large_models=True)
