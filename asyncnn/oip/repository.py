@@ -1,10 +1,9 @@
 """Models by name and version: loaded, prepared, run for requests, and counted."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakSet
+from typing import NamedTuple
 
 from asyncnn.deadlines import deadline_after, seconds_until
 from asyncnn.execution import Outputs
@@ -29,9 +28,6 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_file import load_model
 from asyncnn.runtime.prepared import PreparedModel
-
-if TYPE_CHECKING:
-    from asyncnn.oip.under_way import Door
 
 
 class NamedFile(NamedTuple):
@@ -198,7 +194,7 @@ class Repository:
         self.admission = Admission(self.limits)
         self.sequences = Sequences(self.limits)
         self.regions = SharedRegions(self.limits.max_regions, is_open=shares_memory)
-        self.doors: WeakSet[Door] = WeakSet()
+        self.doors: set[Callable[[], Awaitable[None]]] = set()
         self._models: dict[str, dict[str, ServedModel]] = {}
         for file in files:
             versions = self._models.setdefault(file.name, {})
@@ -287,7 +283,7 @@ class Repository:
 
     async def stop_serving(self) -> None:
         """Close all doors, of each server, as `Door.close` does, at the same time."""
-        await asyncio.gather(*(door.close() for door in self.doors))
+        await asyncio.gather(*(close() for close in self.doors))
 
     def close(self) -> None:
         """Let go of all models."""

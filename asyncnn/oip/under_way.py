@@ -12,7 +12,7 @@ from asyncnn.oip.admission import AskedRun
 from asyncnn.oip.client_regions import Placement
 from asyncnn.oip.repository import Repository, ServedModel
 
-END_S = 5.0
+END_S = 5
 """Seconds that answers have to get to their clients once nothing is computed."""
 
 
@@ -28,7 +28,7 @@ class Door:
         self.under_way: set[Admitted] = set()
         self.is_closing = False
         self.tell: Callable[[], Awaitable[None]] = _nobody_told
-        repository.doors.add(self)
+        repository.doors.add(self.close)
 
     @property
     def is_ready(self) -> bool:
@@ -50,6 +50,7 @@ class Door:
         for each in self.under_way:
             each.cut()
         await _left(late, END_S)
+        self.repository.doors.discard(self.close)
 
 
 async def _left(
