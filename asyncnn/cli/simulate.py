@@ -11,7 +11,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
-    from asyncnn.cluster.simulation import ClusterScenario
+    from asyncnn.cluster.simulation import ClusterScenario, Outcomes
 
 Duration = Annotated[float, typer.Option(min=0.0)]
 
@@ -98,7 +98,7 @@ def cluster(asked: SimulateOptions) -> None:
             raise InvalidArgumentError(
                 "real clusters are compared by asyncnn's own policy"
             )
-        found = []
+        found: list[Outcomes] = []
         for scenario in options.progress(scenarios, "measured"):
             found += anyio.run(real_outcomes, scenario)
     else:
