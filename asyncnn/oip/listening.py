@@ -6,10 +6,11 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc  # type: ignore[import-untyped]
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pages import os_errors
@@ -22,6 +23,9 @@ from asyncnn.oip.under_way import END_S, Door
 
 _TICK_S = 1
 """Between two looks at the clock, for the header Date."""
+
+
+_PACKET_BYTES = 1 << 16
 
 
 class Address(NamedTuple):
@@ -101,6 +105,44 @@ class _Server(uvicorn.Server):
         self.has_begun.set()
 
 
+class _OneWrite:
+    """A transport that sends what is written in one turn of the loop as one packet.
+
+    Uvicorn writes the head of an answer and its body apart, and a client would wake up
+    for each.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._parts = transport, bytearray()
+        self._loop = asyncio.get_running_loop()
+
+    def write(self, data: bytes) -> None:
+        if len(data) > _PACKET_BYTES:  # a copy would take longer
+            self._flush()
+            self._transport.write(data)
+            return
+        if data and not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts += data
+
+    def _flush(self) -> None:
+        if self._parts:
+            self._transport.write(self._parts)
+            self._parts = bytearray()  # the transport may keep what it was given
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(_OneWrite(transport))
+
+
 @asynccontextmanager
 async def rest_served(
     repository: Repository, address: Address, security: Security = OPEN
@@ -115,6 +157,7 @@ async def rest_served(
     door, document = Door(repository), openapi_document(has_tokens=bool(tokens))
     config = uvicorn.Config(
         rest_application(door, tokens, document),
+        http=_Protocol,
         lifespan="off",
         log_config=None,
         access_log=False,
