@@ -221,18 +221,6 @@ def asked_run(parameters: Mapping[str, Any], left: float | None = None) -> Asked
     return AskedRun(priority, left, sequence, *flags)
 
 
-def refuse_parameters(parameters: Mapping[str, Any]) -> None:
-    """Check that a model is to be loaded as it is.
-
-    :raises InvalidArgumentError: if it is to have another configuration or files.
-    """
-    if parameters:
-        raise InvalidArgumentError(
-            f"models cannot be loaded with {', '.join(parameters)}"[:200],
-            hint="their files are those that the server was started with",
-        )
-
-
 def _no_value(name: str, value: object, take: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"the parameter {name} is {value!r}"[:200], hint=f"it is {take}"

@@ -4,15 +4,19 @@ Tensors are little-endian bytes, JSON numbers, or fields of gRPC messages.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.offload import offload
 from asyncnn.runtime.model import TensorInfo, has_fixed_shape
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -22,11 +26,23 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
 }
 """The dtype of each datatype that models here may have."""
 
+COPIED_BYTES, WRITTEN_BYTES = 1 << 20, 1 << 15
+"""So many are copied, or read and written as numbers, in a moment."""
+
 _MOST_ELEMENTS = 1 << 56
 
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "iuf"}
 """Kinds of numbers in JSON that may stand for elements of a kind."""
+
+
+async def unless_long(
+    is_short: bool, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Return what a function returns, which is called on a thread if it takes long."""
+    if is_short:
+        return function(*args, **kwargs)
+    return await offload(function, *args, **kwargs)
 
 
 def datatype_of(info: TensorInfo | Array) -> str:

@@ -126,22 +126,6 @@ class ServedModel:
         self._preparing, self.prepared, self._model = {}, {}, None
         self.ready, self.reason = False, "unloaded"
 
-    def check_outputs(self, names: Iterable[str]) -> None:
-        """Check that the model has outputs of these names, each once.
-
-        :raises InvalidArgumentError: if it does not.
-        """
-        found: set[str] = set()
-        for name in names:
-            if name in found:  # else an answer could be any number of times as long
-                raise InvalidArgumentError(f"output {name!r} is asked for twice")
-            found.add(name)
-            if name not in self.outputs:
-                raise InvalidArgumentError(
-                    f"there is no output {name!r}"[:200],
-                    hint=f"known: {', '.join(self.outputs)}",
-                )
-
     async def prepare(self, priority: Priority) -> PreparedModel:
         """Prepare it for a priority, once, whoever else asks and whoever stops waiting.
 
