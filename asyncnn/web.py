@@ -68,7 +68,7 @@ class CancelOnDisconnect:
                 await self.app(scope, exchange.receive, exchange.send)
             finally:
                 exchange.close()
-        if cancelling.cancelled_caught and not exchange.has_begun:
+        if cancelling.cancel_called and not exchange.has_begun:
             start = {"type": "http.response.start", "status": CLIENT_CLOSED_REQUEST}
             with suppress(OSError):
                 await send({**start, "headers": []})
@@ -136,18 +136,18 @@ class _Exchange:
         """Return the next message, as the application asks for it."""
         if not self._ahead and self._next is not None:
             await asyncio.wait([self._next])
-        if self._ahead:
-            message = self._ahead.popleft().result()
-        else:
-            self._is_receiving = True
-            try:
+        self._is_receiving = True
+        try:
+            if self._ahead:
+                message = self._ahead.popleft().result()
+            else:
                 message = await self._receive()
-            finally:
-                self._is_receiving = False
+        finally:
+            self._is_receiving = False
+            if self._looking is None:
+                self._look_soon()
         if self._is_end(message):
             await checkpoint()  # before it reads that nobody is there
-        elif self._looking is None:
-            self._look_soon()
         return message
 
     async def send(self, message: Message) -> None:

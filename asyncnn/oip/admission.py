@@ -199,6 +199,8 @@ def asked_run(parameters: Mapping[str, Any], left: float | None = None) -> Asked
     :param left: seconds until the client gives up, if it has said so.
     :raises InvalidArgumentError: if one has a value that it cannot have.
     """
+    if not parameters and left is None:
+        return AS_USUAL
     given = parameters.get("priority", 0)
     priority = None
     if isinstance(given, int | str) and not isinstance(given, bool):

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypedDict
 import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.oip.datatypes import datatype_of
-from asyncnn.oip.repository import ServedModel, Tally
+from asyncnn.oip.repository import ServedModel
 from asyncnn.oip.under_way import Door
 from asyncnn.runtime.model import TensorInfo
 
@@ -115,17 +115,16 @@ async def statistics(door: Door, asked: Any) -> Fields:
 
 
 def _statistics(served: ServedModel) -> Fields:
-    tallies = served.tallies
+    counts = served.tallies.counts
+    successes = counts["success"][0]
     return {
         "name": served.name,
         "version": served.version,
-        "last_inference": tallies.last_ms,
-        "inference_count": tallies.success.count,
-        "execution_count": tallies.success.count,
+        "last_inference": served.tallies.last_ms,
+        "inference_count": successes,
+        "execution_count": successes,
         "inference_stats": {
-            name: {"count": tally.count, "ns": tally.ns}
-            for name, tally in vars(tallies).items()
-            if isinstance(tally, Tally)
+            name: {"count": count, "ns": ns} for name, (count, ns) in counts.items()
         },
     }
 

@@ -16,8 +16,9 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.pages import aligned_bytes, os_errors, read_into, write_all
 from asyncnn.memory.posix_memory import open_object, own_name, posix_name
+from asyncnn.offload import offload
 from asyncnn.oip.admission import MAX_CHARACTERS, UnknownNameError
-from asyncnn.oip.datatypes import COPIED_BYTES, check_truths, declared, unless_long
+from asyncnn.oip.datatypes import COPIED_BYTES, check_truths, declared
 from asyncnn.runtime.model import TensorInfo
 
 REGION = "shared_memory_region"
@@ -154,7 +155,7 @@ class PlacedInput(NamedTuple):
 
     span: RegionSpan
     dtype: np.dtype[Any]
-    shape: Sequence[int]
+    shape: tuple[int, ...]
 
 
 class Placement:
@@ -180,7 +181,7 @@ class Placement:
         self,
         name: str,
         datatype: str,
-        shape: Sequence[int],
+        shape: tuple[int, ...],
         parameters: Mapping[str, Any],
     ) -> np.dtype[Any] | None:
         """Return the dtype of an input that comes with the request; None of another.
@@ -253,8 +254,10 @@ class Placement:
 
 
 async def _moved(move: Callable[[Placed], None], placed: Placed) -> None:
-    size = sum(span.size for span, _ in placed)
-    await unless_long(size <= COPIED_BYTES, move, placed)
+    if sum(span.size for span, _ in placed) <= COPIED_BYTES:
+        move(placed)
+    else:
+        await offload(move, placed)
 
 
 def _read(placed: Placed) -> None:

@@ -58,7 +58,7 @@ class InferRequest(msgspec.Struct):
 
 
 _infer_decoder = msgspec.json.Decoder(InferRequest)
-_shape_decoder = msgspec.json.Decoder(list[int])
+_shape_decoder = msgspec.json.Decoder(tuple[int, ...])
 encode = msgspec.json.Encoder().encode
 
 
@@ -77,10 +77,7 @@ class JsonRequest(ModelRequest[Response]):
         return self._length <= WRITTEN_BYTES
 
     def read(self, placement: Placement) -> None:
-        """Find its tensors.
-
-        :raises InvalidArgumentError: if it is none, or does not fit the model.
-        """
+        """Find its tensors in JSON, and in the bytes behind it."""
         body, length = self._body, self._length
         if not 0 <= length <= len(body):
             raise InvalidArgumentError(
@@ -127,7 +124,7 @@ class JsonRequest(ModelRequest[Response]):
         return size
 
     def wanted(self) -> AskedRun:
-        """Return how it is to be run, as its parameters say."""
+        """Return how its parameters want it to be run."""
         return asked_run(self._asked.parameters)
 
     def write(

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +20,6 @@ from asyncnn.oip.repository import Repository
 from asyncnn.oip.rest import rest_application
 from asyncnn.oip.rpc import rpc_server
 from asyncnn.oip.under_way import END_S, Door
-
-_TICK_S = 1
-"""Between two looks at the clock, for the header Date."""
-
 
 _PACKET_BYTES = 1 << 16
 
@@ -81,28 +77,6 @@ class Security(NamedTuple):
 
 
 OPEN = Security()
-
-
-class _Server(uvicorn.Server):
-    """Tells when it has begun, and leaves signals to the process that it is part of."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.has_begun, self.is_to_end = asyncio.Event(), asyncio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def main_loop(self) -> None:
-        # Uvicorn's own looks ten times a second whether it is to end.
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.is_to_end.wait(), _TICK_S)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.has_begun.set()
 
 
 class _OneWrite:
@@ -166,19 +140,28 @@ async def rest_served(
         ssl_keyfile=security.key,
         timeout_graceful_shutdown=END_S,
     )
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
     with closing(_bound(address)) as listener:
-        server = _Server(config)
-        serving = asyncio.create_task(server.serve([listener]))
-        begun = asyncio.create_task(server.has_begun.wait())
+        # Not by its `serve`, which handles signals, and looks ten times a second
+        # whether one has come.
+        await server.on_tick(0)
+        await server.startup([listener])
+        ticking = asyncio.create_task(_ticking(server))
         try:
-            await asyncio.wait([serving, begun], return_when=asyncio.FIRST_COMPLETED)
             yield Address(address.host, listener.getsockname()[1])
         finally:
             await door.close()
-            begun.cancel()
-            server.should_exit = True
-            server.is_to_end.set()
-            await serving
+            ticking.cancel()
+            await server.shutdown([listener])
+
+
+async def _ticking(server: uvicorn.Server) -> None:
+    """Have the header Date be right."""
+    while True:
+        await asyncio.sleep(1)
+        await server.on_tick(0)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import numpy as np
 
 from asyncnn.execution import Outputs
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.oip.admission import AS_USUAL, RUN_PARAMETERS, AskedRun, asked_run
+from asyncnn.oip.admission import RUN_PARAMETERS, AskedRun, asked_run
 from asyncnn.oip.client_regions import PLACE_PARAMETERS, Placement
 from asyncnn.oip.datatypes import (
     COPIED_BYTES,
@@ -60,10 +60,7 @@ class MessageRequest(ModelRequest[Any]):
         return self._size <= WRITTEN_BYTES or bool(self._message.raw_input_contents)
 
     def read(self, placement: Placement) -> None:
-        """Find its tensors, which it has as bytes or as elements.
-
-        :raises InvalidArgumentError: if they do not fit the model, or are both.
-        """
+        """Find its tensors, which it has as bytes or as elements."""
         raw = self._message.raw_input_contents
         blobs = iter(raw)
         for tensor in self._message.inputs:
@@ -74,8 +71,7 @@ class MessageRequest(ModelRequest[Any]):
             if dtype is None:
                 continue
             if not raw:
-                elements = _elements(tensor)
-                array = from_numbers(name, dtype, shape, elements)
+                array = from_numbers(name, dtype, shape, _elements(tensor))
             elif tensor.HasField("contents"):
                 raise InvalidArgumentError(f"input {name!r} has data both ways")
             else:
@@ -94,11 +90,9 @@ class MessageRequest(ModelRequest[Any]):
             placement.ask(output.name, plain(output.parameters, PLACE_PARAMETERS))
 
     def wanted(self) -> AskedRun:
-        """Return how it is to be run, as its parameters and its client's time say."""
-        parameters, left = self._message.parameters, self._left()
-        if not parameters and left is None:
-            return AS_USUAL
-        return asked_run(plain(parameters, RUN_PARAMETERS), left)
+        """Return how its parameters, and the client's time, want it to be run."""
+        parameters = plain(self._message.parameters, RUN_PARAMETERS)
+        return asked_run(parameters, self._left())
 
     def write(self, served: ServedModel, outputs: Outputs, placement: Placement) -> Any:
         """Return the answer; outputs are bytes, in the order asked for."""

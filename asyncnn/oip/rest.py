@@ -67,39 +67,32 @@ async def infer(door: Door, request: Request) -> Response:
     length = number_of(request.headers.get("content-length", ""))
     size = limits.max_request_bytes if length < 0 else length
     with Admitted(door, size) as under_way:
-        body = await _body_in_time(request, size, limits.body_s)
+        body = await _body(request, size, limits.body_s)
         asking = JsonRequest(body, request.headers.get(HEADER_LENGTH))
         path = request.path_params
         named = path["model_name"], path.get("model_version", "")
         return await under_way.answer(*named, asking)
 
 
-async def _body(request: Request, most: int) -> bytes:
+async def _body(request: Request, most: int, seconds: float) -> bytes:
     """Return the body of a request, which has been promised to have so many bytes.
 
     :raises TooLargeError: if it has more.
-    """
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise TooLargeError(f"the request has more than {most} bytes")
-        parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _body_in_time(request: Request, most: int, seconds: float) -> bytes:
-    """Return what `_body` does.
-
     :raises TooSlowError: if it has not come within ``seconds``.
     """
+    parts, size = [], 0
     try:
         async with asyncio.timeout(seconds):
-            return await _body(request, most)
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise TooLargeError(f"the request has more than {most} bytes")
+                parts.append(part)
     except TimeoutError:
         raise TooSlowError(
             f"the request has not come within OipLimits.body_s, {seconds:g} s"
         ) from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class Call(NamedTuple):
@@ -121,7 +114,8 @@ class Call(NamedTuple):
         for key, value in request.path_params.items():
             given[key.rpartition("_")[2]] = value
         if self.takes is not None:
-            body = await _body(request, MAX_CALL_BYTES)
+            seconds = door.repository.limits.body_s
+            body = await _body(request, MAX_CALL_BYTES, seconds)
             asked = decoded(msgspec.json.Decoder(self.takes), body or b"{}")
             given |= msgspec.structs.asdict(asked)
         told = await self.answer(door, SimpleNamespace(**given))

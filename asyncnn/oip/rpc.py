@@ -26,7 +26,7 @@ from asyncnn.oip.admission import (
     codes_of,
 )
 from asyncnn.oip.message_tensors import MessageRequest
-from asyncnn.oip.messages import METHODS, SERVICE, Method, message_class, pool_of
+from asyncnn.oip.messages import METHODS, SERVICE, message_class, pool_of
 from asyncnn.oip.under_way import Admitted, Door, stopping
 
 # They have no types, and type checkers no need to have them installed.
@@ -130,11 +130,11 @@ class RpcFace:
             if self._door.is_closing:
                 await _refuse(context, stopping())
 
-    def handler(self, method: Method) -> "grpc.RpcMethodHandler[Any, Any]":
+    def handler(self, name: str) -> "grpc.RpcMethodHandler[Any, Any]":
         """Return what answers calls of a method; errors by their codes."""
-        takes, gives = message_class(method.request), message_class(method.response)
-        write, call = gives.SerializeToString, _CALLS.get(method.name)
-        if method.is_stream:
+        takes, gives = map(message_class, METHODS[name])
+        write, call = gives.SerializeToString, _CALLS.get(name)
+        if gives is _PART:
             return grpc.stream_stream_rpc_method_handler(
                 self.stream, response_serializer=write
             )
@@ -149,11 +149,11 @@ class RpcFace:
                     )
                 told = await call(self._door, _parsed(takes, data))
                 fields = gives.DESCRIPTOR.fields_by_name
-                return gives(**{name: told[name] for name in told if name in fields})
+                return gives(**{key: told[key] for key in told if key in fields})
             except AsyncnnError as error:
                 refusal = error
             except Exception as error:
-                logger.exception("%s failed", method.name)
+                logger.exception("%s failed", name)
                 refusal = failure_of(error)
             return await _refuse(context, refusal)
 
@@ -206,7 +206,7 @@ class _TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 async def rpc_server(door: Door, tokens: Tokens) -> "grpc.aio.Server":
     """Return a server of the service, of health and of reflection."""
     face, limits = RpcFace(door), door.repository.limits
-    handlers = {method.name: face.handler(method) for method in METHODS}
+    handlers = {name: face.handler(name) for name in METHODS}
     server = grpc.aio.server(
         interceptors=(_TokenInterceptor(tokens),) if tokens else (),
         maximum_concurrent_rpcs=limits.max_requests + _MORE_CALLS,

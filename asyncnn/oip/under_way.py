@@ -8,9 +8,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from asyncnn.execution import Outputs
 from asyncnn.hal.errors import DeviceUnavailableError
+from asyncnn.offload import offload
 from asyncnn.oip.admission import AskedRun
 from asyncnn.oip.client_regions import Placement
-from asyncnn.oip.datatypes import unless_long
 from asyncnn.oip.repository import Repository, ServedModel
 
 T = TypeVar("T")
@@ -19,18 +19,14 @@ END_S = 5
 """Seconds that answers have to get to their clients once nothing is computed."""
 
 
-async def _nobody_told() -> None:
-    pass
-
-
 class Door:
-    """Where requests of one server come in; ``tell`` is awaited when it is to stop."""
+    """Where requests of one server come in; ``tell`` is called when it is to stop."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.under_way: set[Admitted] = set()
         self.is_closing = False
-        self.tell: Callable[[], Awaitable[None]] = _nobody_told
+        self.tell: Callable[[], Awaitable[None]] | None = None
         repository.doors.add(self.close)
 
     @property
@@ -47,7 +43,8 @@ class Door:
         if self.is_closing:
             return
         self.is_closing = True
-        await self.tell()
+        if self.tell is not None:
+            await self.tell()
         answering = {each.task for each in self.under_way}
         late = await _left(answering, self.repository.limits.grace_s)
         for each in self.under_way:
@@ -132,7 +129,10 @@ class Admitted:
         repository = self._repository
         served = self.served = repository.usable(name, version)
         placement = Placement(repository.regions, served.inputs, served.outputs)
-        await unless_long(request.is_short, request.read, placement)
+        if request.is_short:
+            request.read(placement)
+        else:
+            await offload(request.read, placement)
         if placement.inputs:
             size = sum(each.span.size for each in placement.inputs.values())
             repository.admission.grow(self._size, size)
@@ -141,16 +141,15 @@ class Admitted:
         self._read = time.perf_counter_ns()
         outputs = await repository.run(served, placement.arrays, request.wanted())
         self._inferred = time.perf_counter_ns()
-        for name in placement.asked:
-            if name not in outputs:
-                raise DeviceUnavailableError(
-                    f"the model was loaded anew, and has no output {name!r}"
-                )
+        for missing in placement.asked.keys() - outputs.keys():
+            raise DeviceUnavailableError(
+                f"the model was loaded anew, and has no output {missing!r}"
+            )
         if placement.outputs:
             await placement.write(outputs)
-        size = sum([each.nbytes for each in outputs.values()])
-        writing = served, outputs, placement
-        return await unless_long(size <= request.short_answer, request.write, *writing)
+        if sum([each.nbytes for each in outputs.values()]) <= request.short_answer:
+            return request.write(served, outputs, placement)
+        return await offload(request.write, served, outputs, placement)
 
     def cut(self) -> None:
         """Have it end now, as its server does."""
@@ -176,13 +175,11 @@ class Admitted:
     def _count(self, served: ServedModel, *, is_success: bool) -> None:
         tallies, now = served.tallies, time.perf_counter_ns()
         tallies.last_ms = time.time_ns() // 1_000_000
-        if not is_success:
-            tallies.fail.add(now - self._start)
-            return
-        tallies.success.add(now - self._start)
-        tallies.compute_input.add(self._read - self._start)
-        tallies.compute_infer.add(self._inferred - self._read)
-        tallies.compute_output.add(now - self._inferred)
+        tallies.add("success" if is_success else "fail", now - self._start)
+        if is_success:
+            tallies.add("compute_input", self._read - self._start)
+            tallies.add("compute_infer", self._inferred - self._read)
+            tallies.add("compute_output", now - self._inferred)
 
 
 def stopping() -> DeviceUnavailableError:
