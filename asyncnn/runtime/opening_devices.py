@@ -297,7 +297,13 @@ def _recording_of(supervised: "bool | Supervision") -> "RecordingSettings | None
     if isinstance(supervised, bool):
         return None
     from asyncnn.service.limits import RecordingSettings
+    from asyncnn.service.supervision import Supervision
 
+    if not isinstance(supervised, Supervision):
+        raise WrongTypeError(
+            f"supervised is {supervised!r}",
+            hint="give True, or asyncnn.Supervision(wait=2), say",
+        )
     usual = RecordingSettings() if supervised.record_to else None
     return supervised.recording or usual
 

@@ -74,6 +74,10 @@ MISTAKES: dict[str, tuple[Case, str]] = {
         lambda g: g.prepared.run(IMAGE[:, :4]),
         "has shape [1, 4, 8, 1], the model takes [1, 8, 8, 1]",
     ),
+    "a batch": (
+        lambda g: g.prepared.run(np.concatenate([IMAGE, IMAGE])),
+        "takes [1, 8, 8, 1] (each array[k:k+1] is a run of its own: asyncio.gather",
+    ),
     "another name": (
         lambda g: g.prepared.run({"img": IMAGE}),
         "missing input: image; unknown input: img",
@@ -242,6 +246,22 @@ MISTAKES: dict[str, tuple[Case, str]] = {
         lambda g: g.device.prepare(g.model, priority="high"),
         "'high' is text (give asyncnn.Priority.LOW, asyncnn.Priority.MEDIUM",
     ),
+    "a priority of no name": (
+        lambda g: g.device.prepare(g.model, priority=7),
+        "7 is no Priority (give asyncnn.Priority.LOW, asyncnn.Priority.MEDIUM",
+    ),
+    "supervision as text": (
+        lambda g: asyncnn.connect(supervised="yes"),  # type: ignore[arg-type]
+        "supervised is 'yes' (give True, or asyncnn.Supervision(",
+    ),
+    "supervision by text": (
+        lambda g: asyncnn.Supervision(wait="1"),  # type: ignore[arg-type]
+        "Supervision.wait is a str (it is a number)",
+    ),
+    "supervision backwards": (
+        lambda g: asyncnn.Supervision(first_delay=-1),
+        "Supervision.first_delay is -1 (it is 0 at least)",
+    ),
     "a path that is explained": (
         lambda g: asyncnn.explain(g.device, str(MODEL)),  # type: ignore[arg-type]
         "type str cannot be explained (asyncnn.load_model reads one",
@@ -298,6 +318,8 @@ OF_WRONG_TYPES = {
     "settings as a dict",
     "what is no extension",
     "a priority as text",
+    "supervision as text",
+    "supervision by text",
     "a path that is explained",
     "a buffer for a name",
     "waiting for one run",
