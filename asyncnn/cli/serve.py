@@ -104,8 +104,8 @@ def check_oip(asked: ServeOptions) -> None:
             "--model is for clients of the Open Inference Protocol",
             hint="say where: --oip :8000, --grpc :8001",
         )
-    for option in ("oip", "grpc", "tls_cert", "tls_key", "token_file"):
-        if getattr(asked, option) is not None and not asked.model:
+    for option in ("oip", "grpc", "tls_cert", "tls_key", "token_file", "shared_memory"):
+        if getattr(asked, option) not in (None, False) and not asked.model:
             raise InvalidArgumentError(
                 f"--{option.replace('_', '-')} needs a model to serve",
                 hint="--model NAME=FILE",

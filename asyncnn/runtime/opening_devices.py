@@ -380,7 +380,7 @@ def _extended(
     if not isinstance(settings, DeviceSettings):
         raise WrongTypeError(
             f"settings of type {type(settings).__name__}",
-            hint="give asyncnn.DeviceSettings(threads=2), say",
+            hint="give asyncnn.DeviceSettings(lanes=2), say",
         )
     more = load_extensions(extensions)
     return replace(settings, extensions=(*settings.extensions, *more))
