@@ -64,12 +64,7 @@ class Pipeline:
                 "a number of the pipeline is not positive: "
                 f"in_flight={in_flight}, backlog={backlog}, timeout={timeout}"
             )
-        for stage in stages:
-            if not isinstance(stage, Stage) or isinstance(stage.model, NamedModel):
-                raise WrongTypeError(
-                    f"{stage!r} is no stage of a model that is prepared",
-                    hint="give Stage('name', await device.prepare(model))",
-                )
+        _check_stages(*stages)
         _check_policy(when_full, WhenFull)
         _check_policy(when_failed, WhenFailed)
         self._stages = tuple(stage.opened() for stage in stages)
@@ -340,6 +335,16 @@ class Pipeline:
             if self._takes_more:
                 self._fail(error)
         self.finish()
+
+
+def _check_stages(*stages: object) -> None:
+    for stage in stages:
+        model: object = getattr(stage, "model", None)
+        if not isinstance(stage, Stage) or isinstance(model, NamedModel):
+            raise WrongTypeError(
+                f"{stage!r} is no stage of a model that is prepared",
+                hint="give Stage('name', await device.prepare(model))",
+            )
 
 
 def _check_policy(policy: str, policies: object) -> None:

@@ -333,7 +333,7 @@ class GraphBuilder:
         )
 
 
-def _check_number(type_: int, example: str) -> None:
+def _check_number(type_: object, example: str) -> None:
     if not isinstance(type_, int):
         kind = example.partition(".")[0]
         raise WrongTypeError(f"{type_!r} is no {kind}", hint=f"give asyncnn.{example}")
