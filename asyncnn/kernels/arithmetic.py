@@ -28,9 +28,8 @@ from asyncnn.kernels.kernel import (
     Outputs,
     Prepare,
     PreparedKernel,
-    Run,
-    Scratch,
     stateless,
+    with_scratch,
 )
 from asyncnn.kernels.numerics import (
     binary_lookup,
@@ -116,17 +115,12 @@ def _saturating_cast(operation: BoundOperation) -> PreparedKernel:
     low, high = (np.array(limit, wide) for limit in (limits.min, limits.max))
     shape = operation.shape(0)
 
-    def instantiate(scratch: Scratch) -> Run:
-        clamped = scratch.transient(shape, wide)
+    def run(clamped: Array, inputs: Inputs, outputs: Outputs) -> None:
+        np.maximum(inputs[0], low, out=clamped)
+        np.minimum(clamped, high, out=clamped)
+        np.copyto(outputs[0], clamped, casting="unsafe")
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.maximum(inputs[0], low, out=clamped)
-            np.minimum(clamped, high, out=clamped)
-            np.copyto(outputs[0], clamped, casting="unsafe")
-
-        return run
-
-    return instantiate
+    return with_scratch(run, (shape, wide))
 
 
 _SUM_FRACTION_BITS = 20
@@ -249,17 +243,12 @@ def _prepare_prelu(operation: BoundOperation) -> PreparedKernel:
     zero = np.array(0, operand.dtype)
     shape = operand.require_shape()
 
-    def instantiate(scratch: Scratch) -> Run:
-        keeps = scratch.transient(shape, np.bool_)
+    def run(keeps: Array, inputs: Inputs, outputs: Outputs) -> None:
+        np.multiply(inputs[0], inputs[1], out=outputs[0])
+        np.greater_equal(inputs[0], zero, out=keeps)
+        np.copyto(outputs[0], inputs[0], where=keeps)
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.multiply(inputs[0], inputs[1], out=outputs[0])
-            np.greater_equal(inputs[0], zero, out=keeps)
-            np.copyto(outputs[0], inputs[0], where=keeps)
-
-        return run
-
-    return instantiate
+    return with_scratch(run, (shape, np.bool_))
 
 
 def _by_type(
@@ -320,17 +309,12 @@ def _converted_select(
     other_table = conversion_table(other, output)
     shape = output.require_shape()
 
-    def instantiate(scratch: Scratch) -> Run:
-        converted = scratch.transient(shape, output.dtype)
+    def run(converted: Array, inputs: Inputs, outputs: Outputs) -> None:
+        look_up(chosen_table, inputs[1], converted)
+        look_up(other_table, inputs[2], outputs[0])
+        np.copyto(outputs[0], converted, where=inputs[0])
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            look_up(chosen_table, inputs[1], converted)
-            look_up(other_table, inputs[2], outputs[0])
-            np.copyto(outputs[0], converted, where=inputs[0])
-
-        return run
-
-    return instantiate
+    return with_scratch(run, (shape, output.dtype))
 
 
 KERNELS: dict[OperationType, Prepare] = {
