@@ -44,13 +44,10 @@ Tiles: TypeAlias = Callable[[Inputs, Outputs], Iterator[None]]
 """A run as a generator that stops between parts of a long operation."""
 
 
-class TiledRun:
+class TiledRun(msgspec.Struct, frozen=True, eq=False):
     """A `Run` that can also stop on the way: step through its ``tiles``."""
 
-    __slots__ = ("tiles",)
-
-    def __init__(self, tiles: Tiles) -> None:
-        self.tiles = tiles
+    tiles: Tiles
 
     def __call__(self, inputs: Inputs, outputs: Outputs) -> None:
         """Run to the end."""
