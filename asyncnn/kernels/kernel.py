@@ -44,10 +44,13 @@ Tiles: TypeAlias = Callable[[Inputs, Outputs], Iterator[None]]
 """A run as a generator that stops between parts of a long operation."""
 
 
-class TiledRun(msgspec.Struct, frozen=True, eq=False):
+class TiledRun:
     """A `Run` that can also stop on the way: step through its ``tiles``."""
 
-    tiles: Tiles
+    __slots__ = ("tiles",)
+
+    def __init__(self, tiles: Tiles) -> None:
+        self.tiles = tiles
 
     def __call__(self, inputs: Inputs, outputs: Outputs) -> None:
         """Run to the end."""
@@ -181,9 +184,7 @@ def with_scratch(
     run: Callable[..., None], *buffers: tuple[Shape, DTypeLike]
 ) -> PreparedKernel:
     """Return the `PreparedKernel` of a run whose first arguments are such buffers."""
-    return lambda scratch: partial(
-        run, *[scratch.transient(*buffer) for buffer in buffers]
-    )
+    return lambda scratch: partial(run, *[scratch.transient(*b) for b in buffers])
 
 
 Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array] | InterruptibleRun]
