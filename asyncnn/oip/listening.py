@@ -21,7 +21,7 @@ from asyncnn.oip.rest import rest_application
 from asyncnn.oip.rpc import rpc_server
 from asyncnn.oip.under_way import END_S, Door
 
-_PACKET_BYTES = 1 << 16
+_PACKET_BYTES, _FLUSH_S = 1 << 16, 0.001
 
 
 class Address(NamedTuple):
@@ -80,32 +80,34 @@ OPEN = Security()
 
 
 class _OneWrite:
-    """A transport that sends what is written in one turn of the loop as one packet.
+    """A transport that sends an answer's head with its body.
 
-    Uvicorn writes the head of an answer and its body apart, and a client would wake up
-    for each.
+    Uvicorn writes them apart, and a client would wake up for each.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._parts = transport, bytearray()
-        self._loop = asyncio.get_running_loop()
+        self._flushing: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
         if len(data) > _PACKET_BYTES:  # a copy would take longer
-            self._flush()
+            self.flush()
             self._transport.write(data)
             return
-        if data and not self._parts:
-            self._loop.call_soon(self._flush)
+        if data and self._flushing is None:  # more may be long in coming
+            loop = asyncio.get_running_loop()
+            self._flushing = loop.call_later(_FLUSH_S, self.flush)
         self._parts += data
 
-    def _flush(self) -> None:
-        if self._parts:
+    def flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
             self._transport.write(self._parts)
             self._parts = bytearray()  # the transport may keep what it was given
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -115,6 +117,10 @@ class _OneWrite:
 class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(_OneWrite(transport))
+
+    def on_response_complete(self) -> None:
+        self.transport.flush()
+        super().on_response_complete()
 
 
 @asynccontextmanager
