@@ -202,12 +202,12 @@ class Weight(NamedTuple):
 
 
 def separated(
-    data: memoryview, element_bytes: Mapping[int, int]
+    data: memoryview, element_bytes: Mapping[int, int], read: Set[bytes]
 ) -> tuple[bytes, list[Weight]]:
-    """Return a checked file without its large weights, and these.
+    """Return a checked file without its large weights that are ``read``, and these.
 
     They are said to be in another file, which nobody looks for if the weights are
-    given besides. ``element_bytes`` are of known types.
+    given besides; others, ONNX Runtime drops. ``element_bytes`` are of known types.
     """
     weights: dict[bytes, Weight] = {}
 
@@ -215,7 +215,7 @@ def separated(
         weight = None
         if part.number == _INITIALIZER and part.end - part.value >= _LARGE_BYTES:
             weight = _weight(data, part, element_bytes)
-        if weight is None or weight.name in weights:
+        if weight is None or weight.name in weights or weight.name not in read:
             return None
         weights[weight.name] = weight
         rest = [

@@ -400,3 +400,20 @@ def test_a_sequence_that_is_known_is_no_tensor() -> None:
     nodes = [node("SequenceEmpty", [], ["s"]), node("SequenceLength", ["s"], ["y"])]
     with pytest.raises(UnsupportedOperatorError, match="its result is a sequence"):
         imported(model(nodes, [], [tensor("y", (), np.int64)]))
+
+
+async def test_a_number_of_classes_may_have_an_axis() -> None:
+    made = node("OneHot", ["x", "classes", "values"], ["y"])
+    weights = {"classes": np.array([3]), "values": np.array([0, 5])}
+    named = imported(
+        model([made], [tensor("x", (2,), np.int64)], [tensor("y", None, int)], weights)
+    )
+    (found,) = (await results(named, x=np.int32([2, 0]))).values()
+    assert found.tolist() == [[0, 0, 5], [5, 0, 0]]
+
+
+def test_what_the_evaluator_computes_wrongly_is_refused() -> None:
+    made = node("ConvTranspose", ["x", "w", "b"], ["y"], group=2)
+    ends = [tensor("x", (1, 2, 3)), tensor("w", (2, 1, 2)), tensor("b", (2,))]
+    with pytest.raises(UnsupportedOperatorError, match="of groups"):
+        imported(model([made], ends, ["y"]))
