@@ -56,6 +56,7 @@ COMMANDS = {
         "bench": ("app", "benchmarks"),
         "loadgen": ("loadgen", "loadgen"),
         "stress": ("stress", "stress"),
+        "simulate": ("simulate", "simulations"),
     }.items()
 }
 """Where the function of each command is, or the `typer.Typer` of those below it."""

@@ -54,6 +54,7 @@ class Cluster:
         connected to another one.
     """
 
+    host: type[ReplicaHost] = ReplicaHost
     _changing = threading.Lock()
     _users: ClassVar[set["Cluster"]] = set()
     _own: ThreadPoolExecutor | None = None  # of a connection that was made here
@@ -128,7 +129,7 @@ class Cluster:
     def actor(self, device: str) -> Any:
         """Start an actor that hosts a device; it comes back by itself if it dies."""
         settings = self._settings
-        kind = self.ray.remote(ReplicaHost).options(
+        kind = self.ray.remote(self.host).options(
             num_cpus=settings.cpus,
             resources=dict(settings.resources),
             max_concurrency=_CALLS,

@@ -97,7 +97,9 @@ class _SimulatedNode:
 class Simulation:
     """One policy in one scenario; `run` gives the outcomes.
 
-    ``ended`` has how and when each run ended, in nanoseconds, as often as it was told.
+    ``works`` has when each run arrives, ``costs_ns`` how long it takes on a node of
+    usual speed. ``ended`` has how and when each run ended, in nanoseconds, as often as
+    it was told.
     """
 
     def __init__(self, scenario: ClusterScenario, policy: str = OURS) -> None:
@@ -114,7 +116,7 @@ class Simulation:
         ]
         self._slowness = np.array([node.slowness for node in self.nodes])
         self._free_ns: NDArray[np.float64] = np.zeros(scenario.nodes)
-        self._works, self._costs_ns = self._arrivals(rng)
+        self.works, self.costs_ns = self._arrivals(rng)
         self._failures = random.Random(scenario.seed + 1)
         self.ended: dict[int, list[tuple[ErrorStatus, int]]] = {}
         self.begun: dict[int, int] = {}
@@ -122,7 +124,7 @@ class Simulation:
         self._order = 0
         self.now_ns = 0
         self._turn = 0
-        self._left = len(self._works)
+        self._left = len(self.works)
         usual = policy == OURS
         self.dispatcher = Dispatcher(
             DispatchSettings(
@@ -140,7 +142,7 @@ class Simulation:
             dispatcher.add(node.number)
             dispatcher.up(node.number, (_MODEL,), 0)
             self._wear(node)
-        for at_ns, work in self._works:
+        for at_ns, work in self.works:
             self._at(at_ns, self._arrive, work)
         while self._events and self._left:
             self.now_ns, _, call, args = heappop(self._events)
@@ -148,7 +150,31 @@ class Simulation:
             alarm = dispatcher.alarm_ns() if dispatcher.waiting else None
             if alarm is not None and not (self._events and self._events[0][0] <= alarm):
                 self._at(max(alarm, self.now_ns), self._expire)
-        return self._outcomes()
+        return self.outcomes()
+
+    def outcomes(self) -> Outcomes:
+        """Return what has become of the runs that have ended."""
+        arrived = {work.number: (at, work.deadline_ns) for at, work in self.works}
+        taken_ms, in_time, statuses = [], 0, dict[str, int]()
+        for number, told in self.ended.items():
+            status, at_ns = told[0]
+            statuses[status.name] = statuses.get(status.name, 0) + 1
+            begun_ns, deadline = arrived[number]
+            if status is ErrorStatus.NONE:
+                taken_ms.append((at_ns - begun_ns) / 1e6)
+                in_time += deadline is None or at_ns <= deadline
+        asked = self.scenario
+        p50, p99 = np.percentile(taken_ms or [0.0], (50, 99))
+        return Outcomes(
+            self.policy,
+            asked.nodes,
+            asked.load,
+            float(p50),
+            float(p99),
+            in_time / asked.runs,
+            statuses,
+            sum(count > 1 for count in self.begun.values()),
+        )
 
     def _arrivals(
         self, rng: random.Random
@@ -216,7 +242,7 @@ class Simulation:
                 continue
             node.running = work.number
             self.begun[work.number] = self.begun.get(work.number, 0) + 1
-            cost_ns = int(self._costs_ns[work.number] * node.slowness)
+            cost_ns = int(self.costs_ns[work.number] * node.slowness)
             self._at(self.now_ns + cost_ns, self._finish, node, node.life, work)
 
     def _finish(self, node: _SimulatedNode, life: int, work: ClusterWork) -> None:
@@ -280,30 +306,7 @@ class Simulation:
         if not dispatcher.open[work.priority].members:
             return None
         begin_ns = np.maximum(self._free_ns, now_ns)
-        ends_ns = begin_ns + self._costs_ns[work.number] * self._slowness
+        ends_ns = begin_ns + self.costs_ns[work.number] * self._slowness
         best = int(ends_ns.argmin())
         self._free_ns[best] = ends_ns[best]
         return dispatcher.replicas[best]
-
-    def _outcomes(self) -> Outcomes:
-        arrived = {work.number: (at, work.deadline_ns) for at, work in self._works}
-        taken_ms, in_time, statuses = [], 0, dict[str, int]()
-        for number, told in self.ended.items():
-            status, at_ns = told[0]
-            statuses[status.name] = statuses.get(status.name, 0) + 1
-            begun_ns, deadline = arrived[number]
-            if status is ErrorStatus.NONE:
-                taken_ms.append((at_ns - begun_ns) / 1e6)
-                in_time += deadline is None or at_ns <= deadline
-        asked = self.scenario
-        p50, p99 = np.percentile(taken_ms or [0.0], (50, 99))
-        return Outcomes(
-            self.policy,
-            asked.nodes,
-            asked.load,
-            float(p50),
-            float(p99),
-            in_time / asked.runs,
-            statuses,
-            sum(count > 1 for count in self.begun.values()),
-        )

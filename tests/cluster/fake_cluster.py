@@ -5,7 +5,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 from asyncnn.cluster.cluster_device import ClusterDevice
 from asyncnn.cluster.hosting import ReplicaHost
@@ -45,12 +46,12 @@ class FakeActor:
     before: Callable[[str], Awaitable[object]] | None = None
     after: Callable[[str], object] | None = None
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    def __init__(self, device: str, kind: type[ReplicaHost] = ReplicaHost) -> None:
+        self._hosting = partial(kind, device)
         self._calls: dict[Future[Any], asyncio.Task[None]] = {}
         self.is_gone = False
         self.begun = 0
-        self.host = ReplicaHost(device)
+        self.host = self._hosting()
 
     def __getattr__(self, name: str) -> _Method:
         return _Method(self, name)
@@ -88,7 +89,7 @@ class FakeActor:
 
     def die(self, *, for_good: bool = False) -> None:
         """Answer nobody any more; a new host takes what is called from now on."""
-        host, self.host = self.host, ReplicaHost(self._device)
+        host, self.host = self.host, self._hosting()
         calls, self._calls = self._calls, {}
         self.is_gone = for_good
         for future in calls:
@@ -103,15 +104,22 @@ class FakeCluster:
     class exceptions:  # noqa: N801 - as Ray has it
         ActorDiedError = DiedError
 
-    def __init__(self) -> None:
+    def __init__(self, host: type[ReplicaHost] = ReplicaHost) -> None:
         self.ray = self
+        self._host = host
         self.actors: list[FakeActor] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.ended()
 
     def put(self, thing: Any) -> Any:
         return thing
 
     def actor(self, device: str) -> FakeActor:
-        self.actors.append(FakeActor(device))
+        self.actors.append(FakeActor(device, self._host))
         return self.actors[-1]
 
     def is_loss(self, error: BaseException) -> bool:
