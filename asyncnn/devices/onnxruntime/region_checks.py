@@ -251,6 +251,8 @@ class _Check:
                 found[field.number] = bytes(self._data[field.value : field.end])
         name = _name(*found.values())
         domain, type_, _ = name
+        if domain not in DOMAINS:
+            type_ = b""  # a function, or refused
         inputs = self._all(node, _READ)
         omits = b"" in inputs
         computed = self._all(node, _COMPUTED)

@@ -51,6 +51,17 @@ async def test_weights_are_in_the_graph(location: str, is_attribute: bool) -> No
     await is_refused(content, "weights that are not in it")
 
 
+async def test_functions_may_have_names_of_operators(device: Device) -> None:
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    add = helper.make_node("Add", ["a", "b"], ["c"])
+    body = helper.make_function("own", "STFT", ["a", "b"], ["c"], [add], opsets[:1])
+    call = helper.make_node("STFT", ["x", "x"], ["y"], domain="own")
+    content = graph([call], *ends(), functions=[body], opset_imports=opsets)
+    made = region(content, [port(F32, 2)], [port(F32, 2)])
+    (y,) = (await (await device.prepare(made)).run([F32([1, 2])])).values()
+    np.testing.assert_array_equal(y, [2, 4])
+
+
 @pytest.mark.parametrize(
     ("domain", "type_"),
     [("com.microsoft", "EPContext"), ("ai.onnx.contrib", "PyOp"), ("x", "Relu")],
