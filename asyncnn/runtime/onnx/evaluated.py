@@ -99,7 +99,8 @@ def evaluate(node: OnnxNode) -> list[Value | None]:
         limits = [draft.reshape(v, (1,)) if v else None for v in given[2:]]
         given = [*given[:2], *limits]
     elif node.name == "OneHot":  # it wants a number of classes without axes
-        given[1:2] = [draft.reshape(each, ()) for each in given[1:2] if each]
+        classes = [draft.reshape(each, ()) for each in given[1:2] if each]
+        given = [*given[:1], *classes, *given[2:]]
     reads = [draft.plain(v) if v else None for v in given]
     captured = {}
     for name in _free_names(proto):
