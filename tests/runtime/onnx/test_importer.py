@@ -498,28 +498,3 @@ class TestExternalData:
 
 def test_errors_are_of_one_family() -> None:
     assert issubclass(UnsupportedOperatorError, GeneralFailureError)
-
-
-@pytest.mark.parametrize(
-    ("made", "shape"),
-    [
-        (node("LpNormalization", ["x"], ["y"], axis=1, p=1), (2, 3, 4)),
-        (node("LpNormalization", ["x"], ["y"]), (2, 3, 4)),
-        (node("GreaterOrEqual", ["x", "x"], ["y"]), (1, 1, 8, 2, 4)),
-        (node("Less", ["x", "k"], ["y"]), (2, 3, 2, 2, 2)),
-        (node("Less", ["x", "row"], ["y"]), (2, 3, 2, 2, 2)),
-    ],
-    ids=["sums", "squares", "of five axes", "with a scalar", "with a row"],
-)
-async def test_operators_compute_what_onnx_runtime_does(
-    made: Any, shape: tuple[int, ...]
-) -> None:
-    kind = np.bool_ if made.op_type in ("GreaterOrEqual", "Less") else np.float32
-    weights = {"k": np.float32(0.1), "row": floats(3, 1, 2, 1)}
-    read = {each: weights[each] for each in made.input if each in weights}
-    proto = model([made], [tensor("x", shape)], [tensor("y", None, kind)], read)
-    x = floats(*shape)
-    x[0] = 0
-    expected = reference(proto, x=x)[0]
-    (found,) = (await results(imported(proto), x=x)).values()
-    np.testing.assert_allclose(found.reshape(shape), expected, rtol=1e-5)
