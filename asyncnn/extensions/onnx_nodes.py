@@ -29,9 +29,8 @@ from asyncnn.extensions.extension import Extension
 from asyncnn.extensions.onnx_recurrent import RECURRENT, recurrence
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
+from asyncnn.hal.operations.declaring import layout_of
 from asyncnn.hal.operations.shapes import declared
-from asyncnn.hal.operations.signature import Argument
-from asyncnn.hal.types import OperandType
 from asyncnn.kernels.kernel import (
     Inputs,
     InterruptibleRun,
@@ -418,14 +417,12 @@ def _compute(operation: BoundOperation) -> InterruptibleRun:
 
 onnx_nodes = Extension("org.asyncnn.onnx.nodes")
 
+_LAYOUT = layout_of("graph: Q8, inputs*: any -> outputs+: any")
 NODES = onnx_nodes.operation(
     "NODES",
     0,
-    inputs=[
-        Argument("graph", OperandType.TENSOR_QUANT8_ASYMM),
-        Argument("inputs", None, at_least=0),
-    ],
-    outputs=[Argument("outputs", None, at_least=1)],
+    inputs=_LAYOUT.inputs,
+    outputs=_LAYOUT.outputs,
     shape=declared,
     prepare=_prepare,
     compute=_compute,
