@@ -7,6 +7,10 @@ status at the HAL boundary; the awaitable face maps a status back with `error_fo
 import errno
 import os
 import resource
+from contextlib import suppress
+from functools import cache
+from math import inf
+from pathlib import Path
 from typing import ClassVar, Self
 
 from asyncnn.hal.types import ErrorStatus, OutputShapes
@@ -265,7 +269,33 @@ def all_memory_bytes() -> int:
     """Return how many bytes a process can have at most, however long it waits."""
     limits = [resource.getrlimit(kind)[0] for kind in _OF_MEMORY]
     given = [limit for limit in limits if limit != resource.RLIM_INFINITY]
-    return min([*given, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")])
+    machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(min(*given, machine_bytes, group_memory_bytes()))
+
+
+@cache
+def group_memory_bytes(
+    groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> float:
+    """Return how many bytes the control groups of a process leave it; inf if all.
+
+    A container is such a group, and sees those above its own at ``root`` only.
+    """
+    limits = [inf]
+    with suppress(OSError):
+        for line in groups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers not in ("", "memory"):
+                continue
+            top = root / controllers
+            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            own = top / path.strip("/")
+            for group in (own, *own.parents):
+                with suppress(OSError, ValueError):  # "max", or another's
+                    limits.append(int((group / name).read_text()))
+                if group == top:
+                    break
+    return min(limits)
 
 
 def check_memory(needed_bytes: int, most_bytes: int | None) -> None:

@@ -1,4 +1,6 @@
+import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedPersistentError,
     all_memory_bytes,
     check_memory,
+    group_memory_bytes,
 )
 from asyncnn.hal.types import (
     ErrorStatus,
@@ -144,3 +147,28 @@ def test_without_a_limit_it_is_what_a_process_can_have() -> None:
     check_memory(most_bytes, None)
     with pytest.raises(ResourceExhaustedPersistentError, match="a process can have"):
         check_memory(most_bytes + 1, None)
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/\n", {"memory.max": "max\n"}, math.inf),
+        ("0::/a/b\n", {"memory.max": "9", "a/memory.max": "max"}, 9),
+        ("0::/a/b\n", {"a/memory.max": "7", "a/b/memory.max": "8"}, 7),
+        ("0::/of/the/host\n", {"memory.max": "5"}, 5),
+        ("5:cpu:/x\n4:memory:/x\n0::/\n", {"memory/x/memory.limit_in_bytes": "6"}, 6),
+        ("5:cpu:/\n", {"cpu/memory.limit_in_bytes": "1"}, math.inf),
+        (None, {}, math.inf),
+    ],
+)
+def test_a_process_has_no_more_than_its_control_groups(
+    groups: str | None, limits: dict[str, str], expected: float, tmp_path: Path
+) -> None:
+    listed = tmp_path / "groups"
+    if groups is not None:
+        listed.write_text(groups)
+    for name, text in limits.items():
+        path = tmp_path / "root" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert group_memory_bytes(listed, tmp_path / "root") == expected
