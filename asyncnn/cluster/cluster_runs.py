@@ -36,6 +36,9 @@ from asyncnn.runtime.framework.steps import ActiveExecutions
 LARGE_BYTES = 4 * 2**20
 """Inputs from which on a thread puts them into Ray's store, rather than the loop."""
 
+SMALL_BYTES = 2 * 2**20
+"""Inputs and outputs up to which they go by a stream, not by a call of an actor."""
+
 _NONE = ErrorStatus.NONE
 
 
@@ -62,6 +65,7 @@ class ClusterRun(Completion):
         self.order = order
         self.inputs = inputs
         self.size_bytes = size_bytes(inputs)
+        self.is_small = self.size_bytes + sum(map(len, targets)) <= SMALL_BYTES
         self._targets = targets
         self._device = device
         if work.deadline_ns is not None:
@@ -207,7 +211,7 @@ class ClusterRuns(ActiveExecutions):
         order = run.order._replace(deadline=link.there(run.work.deadline_ns))
         inputs = run.inputs if run.ref is None else run.ref
         answered = partial(self._answered, run, link, run.work.sent)
-        link.post("run", order, inputs, answered=answered)
+        link.run(order, inputs, answered, is_small=run.is_small)
 
     def _answered(
         self, run: ClusterRun, link: ReplicaLink, sent: int, answer: Any
@@ -252,8 +256,8 @@ class ClusterRuns(ActiveExecutions):
         self.act(self.dispatcher.expire(time.monotonic_ns()))
 
     def _cancel_there(self, link: ReplicaLink, number: int) -> None:
-        if link.is_up and not self._is_closed:
-            link.post("cancel", (number,), answered=lambda _: None)
+        if not self._is_closed:
+            link.stop(number)
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

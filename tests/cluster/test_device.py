@@ -5,6 +5,9 @@ import gc
 import sys
 import threading
 import time
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ import asyncnn
 from asyncnn import DriverDiedError, Priority
 from asyncnn.callbacks import ExecutionFuture, launched
 from asyncnn.cluster import cluster_runs, links
+from asyncnn.cluster.exchange import Answer
+from asyncnn.cluster.streams import ClientEnd, Told, forms
 from asyncnn.hal.types import DEFAULT_OPTIONS, ErrorStatus
 from asyncnn.runtime.cluster_settings import ClusterSettings, DispatchSettings
 from tests.cluster.fake_cluster import FakeActor, FakeCluster, FakeRay, fake_device
@@ -141,7 +146,7 @@ async def test_what_is_safe_runs_again_after_a_loss() -> None:
 
 
 async def test_a_replica_that_has_come_back_unnoticed_is_prepared_again() -> None:
-    async with fake_device() as (device, cluster):
+    async with fake_device(address=None) as (device, cluster):
         prepared = await device.prepare(addition(1))
         cluster.actors[0].die()
         one = np.ones(1, np.float32)
@@ -150,7 +155,7 @@ async def test_a_replica_that_has_come_back_unnoticed_is_prepared_again() -> Non
 
 
 async def test_a_replica_that_dies_right_behind_an_answer_is_not_taken_for_up() -> None:
-    async with fake_device() as (device, cluster):
+    async with fake_device(address=None) as (device, cluster):
         prepared = await device.prepare(counting_up())
         running = asyncio.ensure_future(prepared.run([FOREVER], loop_timeout=600))
         await until(lambda: runs_of(cluster))
@@ -164,7 +169,7 @@ async def test_a_replica_that_dies_right_behind_an_answer_is_not_taken_for_up() 
 
 
 async def test_a_model_that_is_released_while_it_is_prepared_again_is_gone() -> None:
-    async with fake_device() as (device, cluster):
+    async with fake_device(address=None) as (device, cluster):
         prepared = await device.prepare(counting_up())
         actor, hal = cluster.actors[0], device.hal
         actor.die()
@@ -182,7 +187,7 @@ async def test_a_model_that_is_released_while_it_is_prepared_again_is_gone() -> 
 
 
 async def test_what_goes_while_others_come_back_is_prepared_once_more() -> None:
-    async with fake_device() as (device, cluster):
+    async with fake_device(address=None) as (device, cluster):
         one = np.ones(1, np.float32)
         first = await device.prepare(addition(1))
         second = await device.prepare(counting_up())
@@ -342,3 +347,74 @@ async def test_what_is_no_cluster_is_refused(given: Any, message: str) -> None:
     with pytest.raises(asyncnn.InvalidArgumentError, match=message):
         async with asyncnn.open_device(**given):
             pass
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1"])
+@pytest.mark.parametrize("elements", [1, 3, 300_000, 800_000])
+async def test_arrays_come_whole_by_streams_and_calls(
+    address: str | None, elements: int
+) -> None:
+    x = np.random.default_rng(elements).random((2, elements), np.float32)
+    async with fake_device(address) as (device, cluster):
+        prepared = await device.prepare(addition(elements))
+        found = await asyncio.gather(*(prepared.run([each, x[0]]) for each in x))
+        assert np.array_equal([each[0] for each in found], x + x[0])
+        assert begun(cluster) == 2
+
+
+async def test_who_brings_no_token_is_cut_off() -> None:
+    async with fake_device() as (device, cluster):
+        port, token = await cluster.actors[0].host.listen("127.0.0.1")
+        for given in (b"x" * len(token), token + b"\0" * 64):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(given)
+            with suppress(ConnectionResetError):
+                assert not await reader.read()
+            writer.close()
+        prepared = await device.prepare(addition(1))
+        one = np.ones(1, np.float32)
+        assert (await prepared.run([one, one]))[0] == 2
+
+
+async def test_a_stream_that_breaks_ends_its_runs_once_and_is_opened_again() -> None:
+    async with fake_device() as (device, cluster):
+        prepared = await device.prepare(counting_up())
+        running = asyncio.ensure_future(prepared.run([FOREVER], loop_timeout=600))
+        await until(lambda: runs_of(cluster))
+        (actor,) = cluster.actors
+        for end in actor.host._listening._ends:
+            end.transport.abort()
+        with pytest.raises(DriverDiedError, match="may have run"):
+            await running
+        assert (await prepared.run([AT_ONCE], timeout=20))[0] == 0
+        await until(lambda: not runs_of(cluster))
+        assert cluster.actors == [actor]
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 10**6])
+def test_frames_are_found_whatever_comes_at_once(size: int) -> None:
+    given = (np.arange(5, dtype=np.int8), None, np.ones((40, 300), np.float16))
+    empty = np.ones((0, 3), np.float32), np.array(True)
+    ends = ClientEnd(b"", lambda _: None), ClientEnd(b"", lambda _: None)
+    sent, found = bytearray(), dict[int, Answer]()
+    ends[0].transport = SimpleNamespace(write=sent.extend)  # type: ignore[assignment]
+    for number, arrays in enumerate([given, (), empty, given]):
+        answer = Answer(0, "", True, (((2, 3), True),), (4, 5))
+        told = Told(number, answer, forms(arrays))
+        ends[0].send(told, arrays)
+        ends[1]._pending[number] = partial(found.__setitem__, number)
+    while sent:
+        room = ends[1].get_buffer(-1)
+        taken = sent[: min(size, len(room))]
+        room[: len(taken)] = taken
+        del sent[: len(taken)]
+        ends[1].buffer_updated(len(taken))
+    assert [*found] == [0, 1, 2, 3]
+    for number, arrays in enumerate([given, (), empty, given]):
+        assert found[number][:5] == (0, "", True, (((2, 3), True),), (4, 5))
+        for one, other in zip(found[number].outputs, arrays, strict=True):
+            assert (one is None) is (other is None)
+            if one is not None and other is not None:
+                assert one.dtype == other.dtype
+                assert one.flags.aligned
+                assert np.array_equal(one, other)
