@@ -12,11 +12,14 @@ boundary. It knows the protocol alone, and works with each framework and server.
 In Starlette and FastAPI: ``app.add_middleware(CancelOnDisconnect)``.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -28,6 +31,8 @@ __all__ = ("CLIENT_CLOSED_REQUEST", "CancelOnDisconnect")
 
 CLIENT_CLOSED_REQUEST = 499
 """The status of an answer to nobody, as logs of web servers have it."""
+
+_MOST_AHEAD = 2
 
 
 class CancelOnDisconnect:
@@ -55,23 +60,13 @@ class CancelOnDisconnect:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        failure: BaseException | None = None
-        with _Exchange(receive, send) as exchange:
-            async with anyio.create_task_group() as group:
-                group.start_soon(exchange.watch, group.cancel_scope)
-                try:
-                    await self.app(scope, exchange.receive, exchange.send)
-                except anyio.get_cancelled_exc_class():
-                    raise
-                except BaseException as error:  # the group would wrap it
-                    failure = error
-                group.cancel_scope.cancel()
-        if failure is not None:
+        with anyio.CancelScope() as cancelling:
+            exchange = _Exchange(receive, send, cancelling)
             try:
-                raise failure
+                await self.app(scope, exchange.receive, exchange.send)
             finally:
-                del failure
-        if exchange.is_abandoned and not exchange.has_begun:
+                exchange.close()
+        if cancelling.cancelled_caught and not exchange.has_begun:
             start = {"type": "http.response.start", "status": CLIENT_CLOSED_REQUEST}
             with suppress(OSError):
                 await send({**start, "headers": []})
@@ -79,41 +74,80 @@ class CancelOnDisconnect:
 
 
 class _Exchange:
-    """A request and its answer, of which requests are received ahead."""
+    """A request and its answer, of which requests are received ahead.
 
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self._receive, self._send = receive, send
-        self._ahead, self._taken = anyio.create_memory_object_stream[Message](1)
-        self.has_begun = self.has_ended = self.is_abandoned = False
+    An application that has its body at once receives that itself. Behind it, or if it
+    asks for none before it waits for something, a task looks for the client's going.
+    """
 
-    def __enter__(self) -> Self:
-        return self
+    def __init__(
+        self, receive: Receive, send: Send, cancelling: anyio.CancelScope
+    ) -> None:
+        self._receive, self._send, self._cancelling = receive, send, cancelling
+        self._ahead: deque[asyncio.Future[Message]] = deque()
+        self._next: asyncio.Future[Message] | None = None
+        self._is_receiving = self._is_closed = False
+        self.has_begun = self._has_ended = False
+        self._loop = asyncio.get_running_loop()
+        self._looking: asyncio.Handle | None = self._loop.call_soon(self._look)
 
-    def __exit__(self, *_: object) -> None:
-        self._ahead.close()
-        self._taken.close()
+    def close(self) -> None:
+        """Look for nothing any more."""
+        self._is_closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._next is not None:
+            self._next.cancel()
 
-    async def watch(self, scope: anyio.CancelScope) -> None:
-        """Cancel ``scope`` if the client goes before it has its answer."""
-        while (message := await self._receive())["type"] != "http.disconnect":
-            await self._ahead.send(message)
-        # To servers an answer that was sent is the end of the client, too.
-        if not self.has_ended:
-            self.is_abandoned = True
-            scope.cancel()  # before the application reads that nobody is there
-        self._ahead.close()
+    def _look(self) -> None:
+        """Receive the next message, unless that is done already, or many are ahead."""
+        self._looking = None
+        is_idle = self._next is None and not (self._is_receiving or self._is_closed)
+        if is_idle and len(self._ahead) < _MOST_AHEAD:
+            self._next = asyncio.ensure_future(self._receive())
+            self._next.add_done_callback(self._received)
+
+    def _received(self, received: "asyncio.Future[Message]") -> None:
+        self._next = None
+        if received.cancelled():
+            return
+        self._ahead.append(received)
+        if received.exception() is None and not self._is_end(received.result()):
+            self._look()
+
+    def _is_end(self, message: Message) -> bool:
+        """Return whether there is nothing behind a message; cancel if it is too soon.
+
+        To servers an answer that was sent is the end of the client, too.
+        """
+        if message["type"] != "http.disconnect":
+            return False
+        if not (self._has_ended or self._is_closed):
+            self._cancelling.cancel()
+        return True
 
     async def receive(self) -> Message:
         """Return the next message, as the application asks for it."""
-        try:
-            return await self._taken.receive()
-        except anyio.EndOfStream:
-            return {"type": "http.disconnect"}
+        if not self._ahead and self._next is not None:
+            await asyncio.wait([self._next])
+        if self._ahead:
+            message = self._ahead.popleft().result()
+        else:
+            self._is_receiving = True
+            try:
+                message = await self._receive()
+            finally:
+                self._is_receiving = False
+        if self._is_end(message):
+            await checkpoint()  # before it reads that nobody is there
+        elif self._looking is None:
+            self._looking = self._loop.call_soon(self._look)
+        return message
 
     async def send(self, message: Message) -> None:
         """Send a message of the application's."""
         if message["type"] == "http.response.start":
             self.has_begun = True
         elif message["type"] in ("http.response.body", "http.response.pathsend"):
-            self.has_ended = not message.get("more_body", False)
+            self._has_ended = not message.get("more_body", False)
         await self._send(message)

@@ -104,8 +104,9 @@ def check_oip(asked: ServeOptions) -> None:
             "--model is for clients of the Open Inference Protocol",
             hint="say where: --oip :8000, --grpc :8001",
         )
-    for option in ("oip", "grpc", "tls_cert", "tls_key", "token_file"):
-        if getattr(asked, option) is not None and not asked.model:
+    needing = "oip", "grpc", "tls_cert", "tls_key", "token_file", "shared_memory"
+    for option in needing:
+        if getattr(asked, option) not in (None, False) and not asked.model:
             raise InvalidArgumentError(
                 f"--{option.replace('_', '-')} needs a model to serve",
                 hint="--model NAME=FILE",
@@ -149,6 +150,7 @@ async def oip_served(
             where = await stack.enter_async_context(serving)
             secure = "s" if asked.tls_cert else ""
             console().print(f"models at {scheme}{secure}://{where}", soft_wrap=True)
+        stack.push_async_callback(repository.stop_serving)
         yield
 
 

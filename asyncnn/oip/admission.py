@@ -33,6 +33,7 @@ class OipLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_sequences: int = 256
     sequence_idle_s: float = 60.0
     max_regions: int = 256
+    grace_s: float = 5.0
 
 
 class UnknownNameError(InvalidArgumentError):

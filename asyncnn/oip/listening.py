@@ -18,12 +18,10 @@ from asyncnn.oip.openapi import openapi_document
 from asyncnn.oip.repository import Repository
 from asyncnn.oip.rest import rest_application
 from asyncnn.oip.rpc import rpc_server
+from asyncnn.oip.under_way import END_S, Door
 
 _TICK_S = 1
 """Between two looks at the clock, for the header Date."""
-
-CLOSING_S = 5
-"""Seconds that requests under way have to end once a server is to stop."""
 
 
 class Address(NamedTuple):
@@ -114,15 +112,16 @@ async def rest_served(
     """
     security.check()
     tokens = security.tokens
+    door, document = Door(repository), openapi_document(has_tokens=bool(tokens))
     config = uvicorn.Config(
-        rest_application(repository, tokens, openapi_document(has_tokens=bool(tokens))),
+        rest_application(door, tokens, document),
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         ssl_certfile=security.certificate,
         ssl_keyfile=security.key,
-        timeout_graceful_shutdown=CLOSING_S,
+        timeout_graceful_shutdown=END_S,
     )
     with closing(_bound(address)) as listener:
         server = _Server(config)
@@ -132,6 +131,7 @@ async def rest_served(
             await asyncio.wait([serving, begun], return_when=asyncio.FIRST_COMPLETED)
             yield Address(address.host, listener.getsockname()[1])
         finally:
+            await door.close()
             begun.cancel()
             server.should_exit = True
             server.is_to_end.set()
@@ -148,7 +148,8 @@ async def rpc_served(
     :raises GeneralFailureError: if the address is taken, or none of this machine.
     """
     security.check()
-    server, health = await rpc_server(repository, security.tokens)
+    door = Door(repository)
+    server = await rpc_server(door, security.tokens)
     with os_errors(f"listening at {address}"):
         try:
             if security.certificate is None or security.key is None:
@@ -163,8 +164,8 @@ async def rpc_served(
     try:
         yield Address(address.host, port)
     finally:
-        await health.enter_graceful_shutdown()
-        await server.stop(CLOSING_S)
+        await door.close()
+        await server.stop(END_S)
 
 
 def _bound(address: Address) -> socket.socket:

@@ -1,10 +1,9 @@
 """Models by name and version: loaded, prepared, run for requests, and counted."""
 
 import asyncio
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 from asyncnn.deadlines import deadline_after, seconds_until
 from asyncnn.execution import Outputs
@@ -22,7 +21,7 @@ from asyncnn.oip.admission import (
     OipLimits,
     UnknownNameError,
 )
-from asyncnn.oip.client_regions import Placement, SharedRegions
+from asyncnn.oip.client_regions import SharedRegions
 from asyncnn.oip.datatypes import datatype_of
 from asyncnn.oip.sequences import Sequences
 from asyncnn.runtime.device import Device
@@ -195,6 +194,7 @@ class Repository:
         self.admission = Admission(self.limits)
         self.sequences = Sequences(self.limits)
         self.regions = SharedRegions(self.limits.max_regions, is_open=shares_memory)
+        self.doors: set[Callable[[], Awaitable[None]]] = set()
         self._models: dict[str, dict[str, ServedModel]] = {}
         for file in files:
             versions = self._models.setdefault(file.name, {})
@@ -281,6 +281,10 @@ class Repository:
             served.unload()
             self.sequences.close(served)
 
+    async def stop_serving(self) -> None:
+        """Close all doors, of each server, as `Door.close` does, at the same time."""
+        await asyncio.gather(*(close() for close in self.doors))
+
     def close(self) -> None:
         """Let go of all models."""
         for name in self._models:
@@ -302,78 +306,6 @@ class Repository:
         if wanted.sequence:
             return await self.sequences.step(served, prepared, inputs, wanted)
         return await prepared.run(inputs, timeout=wanted.timeout)
-
-
-class Admitted:
-    """One request for a model from its first byte on: admitted, timed and counted.
-
-    A context, in which ``served`` is set before `run`.
-    """
-
-    __slots__ = ("_inferred", "_read", "_repository", "_size", "_start", "served")
-
-    def __init__(self, repository: Repository, size: int) -> None:
-        """Be one of the requests under way.
-
-        :raises ResourceExhaustedError: if there is no room for its bytes.
-        """
-        self._repository, self._size = repository, size
-        repository.admission.enter(size)
-        self.served: ServedModel | None = None
-        self._start = self._read = self._inferred = time.perf_counter_ns()
-
-    async def run(
-        self,
-        arrays: dict[str, Array],
-        placement: Placement,
-        wanted: AskedRun,
-        asked: Iterable[Any],
-    ) -> Outputs:
-        """Run the model; what lies in shared memory is read before, or written behind.
-
-        Its bytes count as the request's.
-
-        :param asked: the outputs that the request asks for, each with its ``name``.
-        :raises DeviceUnavailableError: if the model was loaded anew since they were
-            checked, and has one of them no longer.
-        :raises AsyncnnError: as `Repository.run`, or if there is no room in or for
-            shared memory.
-        """
-        served, repository = self.served, self._repository
-        assert served is not None
-        if placement.inputs:
-            size = sum(each.span.size for each in placement.inputs.values())
-            repository.admission.grow(self._size, size)
-            self._size += size
-            arrays |= await placement.read()
-        self._read = time.perf_counter_ns()
-        outputs = await repository.run(served, arrays, wanted)
-        self._inferred = time.perf_counter_ns()
-        for output in asked:
-            if output.name not in outputs:
-                raise DeviceUnavailableError(
-                    f"the model was loaded anew, and has no output {output.name!r}"
-                )
-        if placement.outputs:
-            await placement.write(outputs)
-        return outputs
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._repository.admission.leave(self._size)
-        if self.served is None:  # what is not for a model counts for none
-            return
-        tallies, now = self.served.tallies, time.perf_counter_ns()
-        tallies.last_ms = time.time_ns() // 1_000_000
-        if kind is not None:
-            tallies.fail.add(now - self._start)
-            return
-        tallies.success.add(now - self._start)
-        tallies.compute_input.add(self._read - self._start)
-        tallies.compute_infer.add(self._inferred - self._read)
-        tallies.compute_output.add(now - self._inferred)
 
 
 def _newest(versions: Mapping[str, ServedModel]) -> ServedModel:

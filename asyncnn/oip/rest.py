@@ -40,8 +40,9 @@ from asyncnn.oip.json_tensors import (
     read_request,
     write_answer,
 )
-from asyncnn.oip.repository import Admitted, Repository, ServedModel
-from asyncnn.web import CLIENT_CLOSED_REQUEST, Application, Message, Receive, Send
+from asyncnn.oip.repository import ServedModel
+from asyncnn.oip.under_way import Admitted, Door
+from asyncnn.web import Application, CancelOnDisconnect, Message, Receive, Send
 
 _SHORT_BYTES = 1 << 15
 """JSON of so many bytes is read or written in a moment."""
@@ -76,8 +77,8 @@ def _told(record: object, status: int = 200) -> Response:
 class RestFace:
     """The protocol's calls for the models of a repository; each answers a request."""
 
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+    def __init__(self, door: Door) -> None:
+        self._door, self._repository = door, door.repository
 
     async def live(self, _: Request) -> Response:
         """Answer that the server is there."""
@@ -85,7 +86,7 @@ class RestFace:
 
     async def ready(self, _: Request) -> Response:
         """Answer whether the device can be reached: 200, or 503."""
-        is_ready = self._repository.is_ready
+        is_ready = self._door.is_ready
         return _told({"ready": is_ready}, 200 if is_ready else 503)
 
     async def server(self, _: Request) -> Response:
@@ -97,7 +98,7 @@ class RestFace:
     async def model_ready(self, request: Request) -> Response:
         """Answer whether a model can be run: 200, or 503."""
         served = self._named(request)
-        is_ready = served.ready and self._repository.is_ready
+        is_ready = served.ready and self._door.is_ready
         told = {"name": served.name, "ready": is_ready}
         return _told(told, 200 if is_ready else 503)
 
@@ -114,7 +115,7 @@ class RestFace:
         """Run a model, and answer with its outputs."""
         repository = self._repository
         size = _size_of(request, repository.limits.max_request_bytes)
-        with Admitted(repository, size) as under_way:
+        with Admitted(self._door, size) as under_way:
             body = await _body_in_time(request, size, repository.limits.body_s)
             served = under_way.served = repository.usable(*_name_of(request))
             placement = Placement(repository.regions)
@@ -125,8 +126,7 @@ class RestFace:
             else:
                 asked, arrays = await offload(read_request, *given)
             running = arrays, placement, asked_run(asked.parameters), asked.outputs
-            with _WhileThere(request):
-                outputs = await under_way.run(*running)
+            outputs = await under_way.run(*running)
             answering = served, asked, outputs, placement
             if sum([each.nbytes for each in outputs.values()]) <= _SHORT_BYTES:
                 return write_answer(*answering)
@@ -217,37 +217,6 @@ async def _asked(request: Request, kind: type[T]) -> T:
     """Return what a request asks for that may as well have no body."""
     body = await _body(request, MAX_CALL_BYTES)
     return decoded(msgspec.json.Decoder(kind), body or b"{}")
-
-
-class _WhileThere:
-    """Cancels the task of a request, in the block, if its client goes.
-
-    `asyncnn.web.CancelOnDisconnect` would do, but takes ten times as long, which is
-    longer than a small model does.
-    """
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._is_gone = self._is_over = False
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task, self._cancelled_before = task, task.cancelling()
-        # Behind the body there is but the end of the connection.
-        self._next = asyncio.ensure_future(self._request.receive())
-        self._next.add_done_callback(self._cut)
-
-    def _cut(self, received: "asyncio.Future[Message]") -> None:
-        if not (self._is_over or received.cancelled()):
-            self._is_gone = True
-            self._task.cancel()
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._is_over = True  # it may be about to be called already
-        self._next.cancel()
-        if self._is_gone and self._task.uncancel() <= self._cancelled_before:
-            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has gone")
 
 
 class _TokenGate:
@@ -342,23 +311,27 @@ CALLS = (
 )
 
 
-def rest_application(
-    repository: Repository, tokens: Tokens, document: object
-) -> Starlette:
+def rest_application(door: Door, tokens: Tokens, document: object) -> Starlette:
     """Return the ASGI application of the protocol, which shows its OpenAPI document.
 
     A run whose client has gone stops computing.
     """
-    face = RestFace(repository)
+    face = RestFace(door)
     described = encode(document)
 
     async def openapi(_: Request) -> Response:
         return json_answer(described)
 
     middleware = [Middleware(_TokenGate, tokens=tokens)] if tokens else []
+    ending = [Middleware(CancelOnDisconnect)]
     return Starlette(
         routes=[
-            Route(call.path, call.answer.__get__(face), methods=[call.method])
+            Route(
+                call.path,
+                call.answer.__get__(face),
+                methods=[call.method],
+                middleware=ending if call.takes is InferRequest else (),
+            )
             for call in CALLS
         ]
         + [Route("/openapi.json", openapi)],

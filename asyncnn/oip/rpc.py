@@ -36,7 +36,8 @@ from asyncnn.oip.admission import (
 from asyncnn.oip.client_regions import PLACE_PARAMETERS, Placement
 from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_numbers
 from asyncnn.oip.messages import METHODS, SERVICE, Method, message_class, pool_of
-from asyncnn.oip.repository import Admitted, Repository, ServedModel
+from asyncnn.oip.repository import ServedModel
+from asyncnn.oip.under_way import Admitted, Door, stopping
 
 # They have no types, and type checkers no need to have them installed.
 health: Any = import_module("grpc_health.v1.health")
@@ -175,8 +176,8 @@ class RpcFace:
     Each returns its answer, or the fields of it.
     """
 
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+    def __init__(self, door: Door) -> None:
+        self._door, self._repository = door, door.repository
 
     async def server_live(self, _: Any, __: Context) -> _Fields:
         """Answer that the server is there."""
@@ -184,12 +185,12 @@ class RpcFace:
 
     async def server_ready(self, _: Any, __: Context) -> _Fields:
         """Answer whether the device can be reached."""
-        return {"ready": self._repository.is_ready}
+        return {"ready": self._door.is_ready}
 
     async def model_ready(self, request: Any, _: Context) -> _Fields:
         """Answer whether a model can be run."""
         served = self._repository.find(request.name, request.version)
-        return {"ready": served.ready and self._repository.is_ready}
+        return {"ready": served.ready and self._door.is_ready}
 
     async def server_metadata(self, _: Any, __: Context) -> _Fields:
         """Answer what the server is."""
@@ -243,7 +244,7 @@ class RpcFace:
     async def model_infer(self, data: bytes, context: Context) -> Any:
         """Run a model, and answer with its outputs."""
         repository, size = self._repository, len(data)
-        with Admitted(repository, size) as under_way:
+        with Admitted(self._door, size) as under_way:
             request = _parsed(_REQUEST, data)
             named = request.model_name, request.model_version
             served = under_way.served = repository.usable(*named)
@@ -276,6 +277,8 @@ class RpcFace:
                 with suppress(InvalidArgumentError):
                     named["id"] = _parsed(_REQUEST, data).id
                 yield _PART(error_message=told, infer_response=named)
+            if self._door.is_closing:
+                await _refuse(context, stopping())
 
 
 async def _refuse(context: Context, error: AsyncnnError) -> NoReturn:
@@ -360,17 +363,15 @@ class _TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return await continuation(details)
 
 
-async def rpc_server(
-    repository: Repository, tokens: Tokens
-) -> "tuple[grpc.aio.Server, Any]":
-    """Return a server of the service, of health and of reflection; and its health."""
-    face = RpcFace(repository)
+async def rpc_server(door: Door, tokens: Tokens) -> "grpc.aio.Server":
+    """Return a server of the service, of health and of reflection."""
+    face, limits = RpcFace(door), door.repository.limits
     handlers = {method.name: _handler(face, method) for method in METHODS}
     server = grpc.aio.server(
         interceptors=(_TokenInterceptor(tokens),) if tokens else (),
-        maximum_concurrent_rpcs=repository.limits.max_requests + _MORE_CALLS,
+        maximum_concurrent_rpcs=limits.max_requests + _MORE_CALLS,
         options=(
-            ("grpc.max_receive_message_length", repository.limits.max_request_bytes),
+            ("grpc.max_receive_message_length", limits.max_request_bytes),
             ("grpc.max_send_message_length", -1),
             # Another server at the same port would get some of the calls.
             ("grpc.so_reuseport", 0),
@@ -386,4 +387,5 @@ async def rpc_server(
     reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server, pool)
     for name in ("", SERVICE):
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return server, servicer
+    door.tell = servicer.enter_graceful_shutdown
+    return server

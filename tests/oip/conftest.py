@@ -25,11 +25,11 @@ KINDS = ("http", "grpc")
 class Client:
     """tritonclient's for one of both ports, whose calls are nearly the same."""
 
-    def __init__(self, kind: str, address: "oip.Address", **options: Any) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, address: object, **options: Any) -> None:
+        self.kind, self.address = kind, str(address)
         self.module: Any = import_module(f"tritonclient.{kind}")
         self.own = import_module(f"tritonclient.{kind}.aio").InferenceServerClient(
-            str(address), **options
+            self.address, **options
         )
 
     def input(self, name: str, array: Any) -> Any:
@@ -108,7 +108,9 @@ async def grpc_address(repository: "oip.Repository") -> AsyncIterator["oip.Addre
 async def rest(repository: "oip.Repository") -> AsyncIterator[httpx.AsyncClient]:
     """Calls by HTTP that need no port."""
     from asyncnn.oip.rest import rest_application
+    from asyncnn.oip.under_way import Door
 
-    transport = httpx.ASGITransport(rest_application(repository, oip.Tokens(), {}))
+    application = rest_application(Door(repository), oip.Tokens(), {})
+    transport = httpx.ASGITransport(application)
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as made:
         yield made

@@ -47,6 +47,7 @@ def test_models_are_served_beside_the_socket(
         (["--model", "a=b"], "say where: --oip :8000, --grpc :8001"),
         (["--oip", ":0"], "--oip needs a model to serve"),
         (["--token-file", "f"], "--token-file needs a model to serve"),
+        (["--shared-memory"], "--shared-memory needs a model to serve"),
         (["--oip", ":0", "--model", "a"], "names no model"),
         (["--oip", "x:y", "--model", "a={sum}"], "'x:y' is no address"),
         (["--oip", ":0", "--model", "a=/nowhere"], "/nowhere"),

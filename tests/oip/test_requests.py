@@ -19,6 +19,7 @@ from tritonclient.utils import InferenceServerException
 from asyncnn.oip import Address, Repository, Tokens
 from asyncnn.oip.messages import METHODS, SERVICE, message_class
 from asyncnn.oip.rest import rest_application
+from asyncnn.oip.under_way import Door
 from tests.oip.conftest import Client
 
 X, Y = np.float32([1, 2]), np.float32([10, 20])
@@ -149,11 +150,14 @@ async def test_a_client_that_goes_when_its_run_ends_cancels_nothing_else(
         told.append(message.get("status", "answer"))
 
     monkeypatch.setattr(repository, "run", run)
-    application = rest_application(repository, Tokens(), {})
+    application = rest_application(Door(repository), Tokens(), {})
     path = "/v2/models/sum/infer"
     scope = {"type": "http", "method": "POST", "path": path, "headers": []}
     await application({**scope, "query_string": b""}, receive, send)
-    assert told == ["body", 200, "answer"]
+    assert told == ["body"]
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
 
 
 async def test_an_error_of_a_stream_does_not_end_it(channel: grpc.aio.Channel) -> None:
