@@ -45,7 +45,7 @@ class Runner(Protocol):
         """Stop a run."""
 
 
-class _Asked(msgspec.Struct, frozen=True, array_like=True):
+class StreamedRun(msgspec.Struct, frozen=True, array_like=True):
     """The head of what clients send; without an order, run ``number`` is to stop."""
 
     number: int
@@ -53,7 +53,7 @@ class _Asked(msgspec.Struct, frozen=True, array_like=True):
     forms: _Forms = ()
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class StreamedAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The head of an answer, whose outputs follow."""
 
     number: int
@@ -170,7 +170,7 @@ class _HostEnd(_Frames):
     """The end of a host, which has runs computed once the token has come."""
 
     def __init__(self, runner: Runner, token: bytes) -> None:
-        super().__init__(_Asked)
+        super().__init__(StreamedRun)
         self._runner = runner
         self._token: bytes | None = token
         self._tasks: set[asyncio.Task[None]] = set()
@@ -203,7 +203,7 @@ class _HostEnd(_Frames):
         for task in self._tasks:
             task.cancel()
 
-    def taken(self, head: _Asked, data: memoryview) -> None:
+    def taken(self, head: StreamedRun, data: memoryview) -> None:
         """Begin or stop a run."""
         if head.order is None:
             self._runner.stop(head.number)
@@ -216,7 +216,7 @@ class _HostEnd(_Frames):
     async def _run(self, order: RunOrder, inputs: Sent) -> None:
         answer = await self._runner.run(order, inputs)
         if not self.transport.is_closing():
-            told = Told(
+            told = StreamedAnswer(
                 order.number, answer._replace(outputs=()), forms(answer.outputs)
             )
             self.send(told, answer.outputs)
@@ -258,7 +258,7 @@ class ClientEnd(_Frames):
     """The end of a client; ``lost`` is called when the other one is gone."""
 
     def __init__(self, token: bytes, lost: "Callable[[ClientEnd], None]") -> None:
-        super().__init__(Told)
+        super().__init__(StreamedAnswer)
         self._token = token
         self._lost = lost
         self._pending: dict[int, Callable[[Any], None]] = {}
@@ -277,13 +277,13 @@ class ClientEnd(_Frames):
     ) -> None:
         """Have a run computed; ``answered`` is called later."""
         self._pending[order.number] = answered
-        self.send(_Asked(order.number, order, forms(inputs)), inputs)
+        self.send(StreamedRun(order.number, order, forms(inputs)), inputs)
 
     def stop(self, number: int) -> None:
         """Have a run stopped."""
-        self.send(_Asked(number), ())
+        self.send(StreamedRun(number), ())
 
-    def taken(self, head: Told, data: memoryview) -> None:
+    def taken(self, head: StreamedAnswer, data: memoryview) -> None:
         """Hand over an answer."""
         answered = self._pending.pop(head.number)
         outputs: Any = _arrays(head.forms, data)

@@ -18,7 +18,7 @@ from asyncnn import DriverDiedError, Priority
 from asyncnn.callbacks import ExecutionFuture, launched
 from asyncnn.cluster import cluster_runs, links
 from asyncnn.cluster.exchange import Answer
-from asyncnn.cluster.streams import ClientEnd, Told, forms
+from asyncnn.cluster.streams import ClientEnd, StreamedAnswer, forms
 from asyncnn.hal.types import DEFAULT_OPTIONS, ErrorStatus
 from asyncnn.runtime.cluster_settings import ClusterSettings, DispatchSettings
 from tests.cluster.fake_cluster import FakeActor, FakeCluster, FakeRay, fake_device
@@ -400,7 +400,7 @@ def test_frames_are_found_whatever_comes_at_once(size: int) -> None:
     ends[0].transport = SimpleNamespace(write=sent.extend)  # type: ignore[assignment]
     for number, arrays in enumerate([given, (), empty, given]):
         answer = Answer(0, "", True, (((2, 3), True),), (4, 5))
-        told = Told(number, answer, forms(arrays))
+        told = StreamedAnswer(number, answer, forms(arrays))
         ends[0].send(told, arrays)
         ends[1]._pending[number] = partial(found.__setitem__, number)
     while sent:
