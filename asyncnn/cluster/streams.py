@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.cluster.exchange import Answer, RunOrder, Sent
+from asyncnn.hal.operations.bound import Array
 
 logger = logging.getLogger(__name__)
 
@@ -134,15 +135,18 @@ class _Frames(asyncio.BufferedProtocol):
             at += room
             room = 0
             try:
-                self.taken(self._decode(frame[_LENGTHS.size : head]), frame[begin:])
+                found = self._decode(frame[_LENGTHS.size : head])
+                arrays = _arrays(found.forms, frame[begin:])
             except (ValueError, TypeError, msgspec.DecodeError) as error:
                 logger.warning("a stream is closed, as it has no frame: %s", error)
                 self.transport.abort()
                 return
+            self.taken(found, arrays)
             if is_whole:
                 self._buffer = bytearray(_ROOM)
                 at = self._filled = 0
-        self._drop(at, room)
+        if at or room > len(self._buffer):
+            self._drop(at, room)
 
     def _drop(self, at: int, room: int = 0) -> None:
         """Have what follows ``at`` at the front, with so much room from there."""
@@ -161,7 +165,7 @@ class _Frames(asyncio.BufferedProtocol):
             for part in parts:
                 self.transport.write(part)
 
-    def taken(self, head: Any, data: memoryview) -> None:
+    def taken(self, head: Any, arrays: Sent) -> None:
         """Take a frame."""
         raise NotImplementedError
 
@@ -203,13 +207,12 @@ class _HostEnd(_Frames):
         for task in self._tasks:
             task.cancel()
 
-    def taken(self, head: StreamedRun, data: memoryview) -> None:
+    def taken(self, head: StreamedRun, arrays: Sent) -> None:
         """Begin or stop a run."""
         if head.order is None:
             self._runner.stop(head.number)
             return
-        inputs = _arrays(head.forms, data)
-        task = asyncio.get_running_loop().create_task(self._run(head.order, inputs))
+        task = asyncio.get_running_loop().create_task(self._run(head.order, arrays))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -283,8 +286,7 @@ class ClientEnd(_Frames):
         """Have a run stopped."""
         self.send(StreamedRun(number), ())
 
-    def taken(self, head: StreamedAnswer, data: memoryview) -> None:
+    def taken(self, head: StreamedAnswer, arrays: Sent) -> None:
         """Hand over an answer."""
-        answered = self._pending.pop(head.number)
-        outputs: Any = _arrays(head.forms, data)
-        answered(head.answer._replace(outputs=outputs))
+        outputs = cast("tuple[Array, ...]", arrays)
+        self._pending.pop(head.number)(head.answer._replace(outputs=outputs))

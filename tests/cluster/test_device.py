@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import sys
 import threading
 import time
@@ -19,9 +20,17 @@ from asyncnn.callbacks import ExecutionFuture, launched
 from asyncnn.cluster import cluster_runs, links
 from asyncnn.cluster.exchange import Answer
 from asyncnn.cluster.streams import ClientEnd, StreamedAnswer, forms
-from asyncnn.hal.types import DEFAULT_OPTIONS, ErrorStatus
+from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
+    DataLocation,
+    ErrorStatus,
+    Request,
+    RequestArgument,
+)
+from asyncnn.memory.mapping import Mapper
 from asyncnn.runtime.cluster_settings import ClusterSettings, DispatchSettings
 from tests.cluster.fake_cluster import FakeActor, FakeCluster, FakeRay, fake_device
+from tests.memory.foreign import allocate_unsealed, sent
 from tests.networks import AT_ONCE, FOREVER, addition, counting_up
 from tests.waits import cancelled, until
 
@@ -80,8 +89,11 @@ async def test_a_cancelled_run_stops_on_the_far_side() -> None:
         await until(lambda: runs_of(cluster))
         await cancelled(running)
         await until(lambda: not runs_of(cluster))
-        (seen,) = await device.hal.replica_statistics()  # type: ignore[attr-defined]
-        assert seen.executions.running == 0
+        running_there = 1
+        async with asyncio.timeout(20):
+            while running_there:
+                (seen,) = await device.hal.replica_statistics()  # type: ignore[attr-defined]
+                running_there = seen.executions.running
         assert (await prepared.run([AT_ONCE]))[0] == 0
 
 
@@ -317,6 +329,38 @@ async def test_a_model_that_is_refused_is_refused_in_the_devices_words() -> None
         await cancelled(preparing)
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_pools_that_are_copied_never_keep_the_loop(
+    monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    threads = list[int]()
+
+    def noted(method: Any) -> Any:
+        def call(*args: Any) -> Any:
+            threads.append(threading.get_ident())
+            return method(*args)
+
+        return call
+
+    monkeypatch.setattr(Mapper, "map", noted(Mapper.map))
+    monkeypatch.setattr(Mapper, "flush", noted(Mapper.flush))
+    given, got = allocate_unsealed(20), allocate_unsealed(20)
+    assert given.buffer is not None
+    given.buffer[:] = np.arange(5, dtype=np.float32).tobytes()
+    a, b = (RequestArgument(location=DataLocation(n, 0, 20)) for n in (0, 1))
+    request = Request((a, a), (b,), (sent(given), sent(got)))
+    async with fake_device() as (device, _):
+        prepared = await device.prepare(addition(5))
+        if not is_there:
+            os.ftruncate(given.handle.fds[0], 0)
+        result = await launched(prepared.hal, request, DEFAULT_OPTIONS)
+    assert (result.status is ErrorStatus.NONE) is is_there
+    assert threads
+    assert threading.get_ident() not in threads
+    found = np.frombuffer(got.buffer or b"", np.float32)
+    assert np.array_equal(found, np.arange(5) * 2 * is_there)
+
+
 async def test_requests_of_the_hal_end_once_with_their_status() -> None:
     async with fake_device() as (device, _):
         prepared = await device.prepare(addition(1))
@@ -396,18 +440,18 @@ def test_frames_are_found_whatever_comes_at_once(size: int) -> None:
     given = (np.arange(5, dtype=np.int8), None, np.ones((40, 300), np.float16))
     empty = np.ones((0, 3), np.float32), np.array(True)
     ends = ClientEnd(b"", lambda _: None), ClientEnd(b"", lambda _: None)
-    sent, found = bytearray(), dict[int, Answer]()
-    ends[0].transport = SimpleNamespace(write=sent.extend)  # type: ignore[assignment]
+    pipe, found = bytearray(), dict[int, Answer]()
+    ends[0].transport = SimpleNamespace(write=pipe.extend)  # type: ignore[assignment]
     for number, arrays in enumerate([given, (), empty, given]):
         answer = Answer(0, "", True, (((2, 3), True),), (4, 5))
         told = StreamedAnswer(number, answer, forms(arrays))
         ends[0].send(told, arrays)
         ends[1]._pending[number] = partial(found.__setitem__, number)
-    while sent:
+    while pipe:
         room = ends[1].get_buffer(-1)
-        taken = sent[: min(size, len(room))]
+        taken = pipe[: min(size, len(room))]
         room[: len(taken)] = taken
-        del sent[: len(taken)]
+        del pipe[: len(taken)]
         ends[1].buffer_updated(len(taken))
     assert [*found] == [0, 1, 2, 3]
     for number, arrays in enumerate([given, (), empty, given]):
