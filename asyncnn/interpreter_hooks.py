@@ -86,7 +86,7 @@ class _Collector:
         self._usual = gc.get_threshold()
         self._ours = self._usual
 
-    def begin(self, block: object) -> None:
+    def _begin(self, block: object) -> None:
         with self._lock:
             is_first = not self._building
             self._building.add(block)
@@ -96,7 +96,7 @@ class _Collector:
                     gc.set_threshold(young, middle, _NEVER)
                 self._ours = gc.get_threshold()
 
-    def end(self, block: object) -> None:
+    def _end(self, block: object) -> None:
         with self._lock:
             if block not in self._building:
                 return
@@ -113,16 +113,33 @@ class _Collector:
             if gc.get_threshold() == self._ours:  # nobody has changed it meanwhile
                 gc.set_threshold(*self._usual)
 
-    def allow(self, block: object) -> None:
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Have no full collection inside the block, which builds much that stays.
+
+        They are frozen at its end, or at the last such block's, where that is allowed.
+        """
+        block = object()
+        self._begin(block)
+        try:
+            yield
+        finally:
+            self._end(block)
+
+    @contextmanager
+    def allowing(self) -> Iterator[None]:
+        """Have what is built frozen, inside the block."""
+        block = object()
         with self._lock:
             self._allowing.add(block)
-
-    def forbid(self, block: object) -> None:
-        with self._lock:
-            self._allowing.discard(block)
-            if not self._allowing and self._has_frozen:
-                self._has_frozen = False
-                gc.unfreeze()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._allowing.discard(block)
+                if not self._allowing and self._has_frozen:
+                    self._has_frozen = False
+                    gc.unfreeze()
 
     def renew(self) -> None:
         """Begin anew in a forked child, whose parent's threads may hold the lock."""
@@ -135,27 +152,5 @@ class _Collector:
 _collector = _Collector()
 os.register_at_fork(after_in_child=_collector.renew)
 
-
-@contextmanager
-def building_large() -> Iterator[None]:
-    """Have no full collection inside the block, which builds many objects that stay.
-
-    They are frozen at its end, or at the last such block's, where that is allowed.
-    """
-    block = object()
-    _collector.begin(block)
-    try:
-        yield
-    finally:
-        _collector.end(block)
-
-
-@contextmanager
-def freezing_allowed() -> Iterator[None]:
-    """Have what is built frozen, inside the block."""
-    block = object()
-    _collector.allow(block)
-    try:
-        yield
-    finally:
-        _collector.forbid(block)
+building_large = _collector.building
+freezing_allowed = _collector.allowing

@@ -13,7 +13,6 @@ import resource
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Generic, ParamSpec, TypeVar, cast
@@ -236,44 +235,32 @@ class _Call(Generic[T]):
         return cast("T", self._result)
 
 
-class LeastHeld(ABC):
-    """A setting of the whole process: the least of the values that are held counts."""
+class _SwitchInterval:
+    """The interpreter's switch interval: the least of those that are held counts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: list[float] = []
+        self._original_s: float | None = None
 
     @contextmanager
-    def held(self, value: float) -> Iterator[None]:
-        """Hold a value inside the block."""
+    def held(self, interval_s: float) -> Iterator[None]:
+        """Hold an interval inside the block."""
         with self._lock:
-            self._held.append(value)
+            self._held.append(interval_s)
             self._apply()
         try:
             yield
         finally:
             with self._lock:
-                if value in self._held:  # not what a forked child has inherited
-                    self._held.remove(value)
+                if interval_s in self._held:  # not what a forked child has inherited
+                    self._held.remove(interval_s)
                     self._apply()
 
     def renew(self) -> None:
         """Start over in a forked child: a thread of the parent may hold the lock."""
         self._lock = threading.Lock()
         self._held.clear()
-
-    @abstractmethod
-    def _apply(self) -> None:
-        """Have the least value count, or the original one; the lock is held."""
-
-
-class _SwitchInterval(LeastHeld):
-    """The interpreter's switch interval."""
-
-    _original_s: float | None = None
-
-    def renew(self) -> None:
-        super().renew()
         self._apply()
 
     def _apply(self) -> None:

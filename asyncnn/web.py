@@ -33,6 +33,8 @@ CLIENT_CLOSED_REQUEST = 499
 """The status of an answer to nobody, as logs of web servers have it."""
 
 _MOST_AHEAD = 2
+_LOOK_AFTER_S = 0.005
+"""What is answered sooner is not worth a task that looks for its client's going."""
 
 
 class CancelOnDisconnect:
@@ -66,7 +68,7 @@ class CancelOnDisconnect:
                 await self.app(scope, exchange.receive, exchange.send)
             finally:
                 exchange.close()
-        if cancelling.cancelled_caught and not exchange.has_begun:
+        if cancelling.cancel_called and not exchange.has_begun:
             start = {"type": "http.response.start", "status": CLIENT_CLOSED_REQUEST}
             with suppress(OSError):
                 await send({**start, "headers": []})
@@ -76,8 +78,8 @@ class CancelOnDisconnect:
 class _Exchange:
     """A request and its answer, of which requests are received ahead.
 
-    An application that has its body at once receives that itself. Behind it, or if it
-    asks for none before it waits for something, a task looks for the client's going.
+    What the application asks for it receives itself. While it does something else for
+    some milliseconds, a task receives what is next: the client's going, in the end.
     """
 
     def __init__(
@@ -89,7 +91,8 @@ class _Exchange:
         self._is_receiving = self._is_closed = False
         self.has_begun = self._has_ended = False
         self._loop = asyncio.get_running_loop()
-        self._looking: asyncio.Handle | None = self._loop.call_soon(self._look)
+        self._looking: asyncio.Handle | None = None
+        self._look_soon()
 
     def close(self) -> None:
         """Look for nothing any more."""
@@ -98,6 +101,9 @@ class _Exchange:
             self._looking.cancel()
         if self._next is not None:
             self._next.cancel()
+
+    def _look_soon(self) -> None:
+        self._looking = self._loop.call_later(_LOOK_AFTER_S, self._look)
 
     def _look(self) -> None:
         """Receive the next message, unless that is done already, or many are ahead."""
@@ -130,18 +136,18 @@ class _Exchange:
         """Return the next message, as the application asks for it."""
         if not self._ahead and self._next is not None:
             await asyncio.wait([self._next])
-        if self._ahead:
-            message = self._ahead.popleft().result()
-        else:
-            self._is_receiving = True
-            try:
+        self._is_receiving = True
+        try:
+            if self._ahead:
+                message = self._ahead.popleft().result()
+            else:
                 message = await self._receive()
-            finally:
-                self._is_receiving = False
+        finally:
+            self._is_receiving = False
+            if self._looking is None:
+                self._look_soon()
         if self._is_end(message):
             await checkpoint()  # before it reads that nobody is there
-        elif self._looking is None:
-            self._looking = self._loop.call_soon(self._look)
         return message
 
     async def send(self, message: Message) -> None:

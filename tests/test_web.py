@@ -98,6 +98,27 @@ class TestMessages:
 
         await server.serve(app)
 
+    async def test_a_message_that_is_looked_for_is_the_one_received(self) -> None:
+        looked, comes = asyncio.Event(), asyncio.Event()
+        messages = body_of(b"late", b"later")
+
+        class Late(Server):
+            async def receive(self) -> Message:
+                looked.set()
+                await comes.wait()
+                return await super().receive()
+
+        async def app(scope: Message, receive: Any, send: Any) -> None:
+            await looked.wait()
+            asyncio.get_running_loop().call_soon(comes.set)
+            assert [await receive() for _ in messages] == messages
+            await send(START)
+            await send(END)
+
+        server = Late(*messages)
+        await server.serve(app)
+        assert server.sent == [START, END]
+
     @pytest.mark.parametrize("kind", ["websocket", "lifespan"])
     async def test_what_is_no_request_is_left_alone(self, kind: str) -> None:
         server, scope = Server(), {"type": kind}

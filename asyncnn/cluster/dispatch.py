@@ -34,7 +34,10 @@ _RELENTING = 0.98
 """What is left of that with each run that is given up for it: it may be outdated."""
 
 COULD_NOT = "the deadline could not be met any more"
-MAY_HAVE_RUN = "the replica was lost, and may have run it"
+MAY_HAVE_RUN = (
+    "the replica was lost, and may have run it "
+    "(ClusterSettings(idempotent=True) has such runs repeated)"
+)
 
 
 class Send(NamedTuple):

@@ -38,23 +38,15 @@ _BY_MEMBER = {
     *("INSTANCE_NORMALIZATION", "L2_POOL_2D", "MAX_POOL_2D", "RESIZE_BILINEAR"),
     *("RESIZE_NEAREST_NEIGHBOR", "SPACE_TO_DEPTH"),
 }
+_ALONG_1 = (
+    *("ARGMAX", "ARGMIN", "EXPAND_DIMS", "L2_NORMALIZATION", "MEAN", "REDUCE_MAX"),
+    *("REDUCE_MIN", "REDUCE_PROD", "REDUCE_SUM", "SPLIT", "SQUEEZE"),
+)
 _AXES = {
-    "ARGMAX": 1,
-    "ARGMIN": 1,
-    "CHANNEL_SHUFFLE": 2,
+    **dict.fromkeys(_ALONG_1, 1),
+    **dict.fromkeys(("CHANNEL_SHUFFLE", "LOG_SOFTMAX", "SOFTMAX"), 2),
     "CONCATENATION": -1,
-    "EXPAND_DIMS": 1,
-    "L2_NORMALIZATION": 1,
     "LOCAL_RESPONSE_NORMALIZATION": 5,
-    "LOG_SOFTMAX": 2,
-    "MEAN": 1,
-    "REDUCE_MAX": 1,
-    "REDUCE_MIN": 1,
-    "REDUCE_PROD": 1,
-    "REDUCE_SUM": 1,
-    "SOFTMAX": 2,
-    "SPLIT": 1,
-    "SQUEEZE": 1,
 }
 """Which input says axes; the last axis is meant where that is left out."""
 

@@ -42,7 +42,13 @@ from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Memory
 from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import access_of, is_memory_file, keeps_its_bytes, seals_of
-from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes, os_errors, read_into
+from asyncnn.memory.pages import (
+    TAIL_BYTES,
+    aligned_bytes,
+    os_errors,
+    read_into,
+    write_all,
+)
 from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import Steps
 
@@ -233,9 +239,7 @@ def _replace_contents(fd: int, chunks: Chunks) -> None:
     """Write a file anew: each chunk of bytes at its offset, zeros in between."""
     os.ftruncate(fd, 0)
     for offset, chunk in chunks:
-        done = 0
-        while done < len(chunk):
-            done += os.pwrite(fd, chunk[done:], offset + done)
+        write_all(fd, chunk, offset)
     os.fdatasync(fd)
 
 

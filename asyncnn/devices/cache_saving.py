@@ -127,7 +127,8 @@ def _cutting(
 ) -> Steps[SlicedPlan]:
     folded: list[tuple[int, StoredArray]] = []
     for index, value in plan.folded.items():
-        folded.append((index, layout.store_value(subgraph.operands[index], value)))
+        is_numbers = subgraph.operands[index].type in _NUMBERS
+        folded.append((index, layout.store(value, is_numbers=is_numbers)))
         yield
     steps: list[StepRecord[StoredArray]] = []
     for step in plan.steps:
@@ -177,10 +178,6 @@ class DataLayout:
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         place = self.place(content, is_numbers=is_numbers)
         return StoredArray(array.dtype.str, array.shape, *place)
-
-    def store_value(self, operand: Operand, value: Array) -> StoredArray:
-        """Add the value of an operand."""
-        return self.store(value, is_numbers=operand.type in _NUMBERS)
 
 
 def with_placed_constants(model: Model, layout: DataLayout) -> Model:

@@ -107,7 +107,7 @@ class Buffers:
         self.check_open()
         plan = plan_buffer(
             desc,
-            [(m, m.model) if m is not None and m.is_of(self) else None for m in models],
+            [(m, m.model) if m and m.buffers is self else None for m in models],
             input_roles,
             output_roles,
         )
@@ -212,13 +212,9 @@ class Buffers:
 class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
     """A prepared model's way to the buffers of its device, and its identity there."""
 
-    _buffers: Buffers
+    buffers: Buffers
     model: Model
     _plans: dict[BufferPlan, BufferPlan] = msgspec.field(default_factory=dict)
-
-    def is_of(self, buffers: Buffers) -> bool:
-        """Whether the prepared model is of the device of ``buffers``."""
-        return self._buffers is buffers
 
     def use(self, request: Request, found: Mapping[int, KnownBuffer]) -> BufferUse:
         """Return what a validated request does with the buffers that it names.
@@ -236,7 +232,7 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
         if BufferToken not in map(type, request.pools):
             return {}
         return {
-            index: self._buffers.find(pool)
+            index: self.buffers.find(pool)
             for index, pool in enumerate(request.pools)
             if isinstance(pool, BufferToken)
         }

@@ -13,9 +13,8 @@ from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
 from typing import Any, ClassVar, TypeAlias
 
-from asyncnn.engine.control_flow import ControlFlow
+from asyncnn.engine.control_flow import ControlFlow, run_dynamic_step
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.dynamic import run_dynamic_step
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.program import Program

@@ -13,9 +13,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from asyncnn.engine.control_flow import ControlFlow, begin
+from asyncnn.engine.control_flow import (
+    ControlFlow,
+    begin,
+    has_learnt_shapes,
+    run_dynamic_step,
+)
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.dynamic import has_learnt_shapes, run_dynamic_step
 from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.program import Program

@@ -14,7 +14,6 @@ from numpy.typing import DTypeLike
 
 from asyncnn.engine.arena import align
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.dynamic import Slots
 from asyncnn.engine.job import IJob, Job, JobSegment, KernelSegment, Placed
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
@@ -25,6 +24,9 @@ from asyncnn.pacing import Steps
 
 Call: TypeAlias = tuple[Callable[[Any, Any], Any], list[Any], list[Any]]
 """A kernel's run with its input and output arrays."""
+
+Slots: TypeAlias = list[Array | None]
+"""Arrays by operand index, None where an operand is omitted or not computed yet."""
 
 
 def aligned_like(array: Array) -> Array:

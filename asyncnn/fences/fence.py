@@ -10,29 +10,23 @@ import time
 from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from asyncnn.fences.core import Core, FenceOutcome, FenceState, Producer, outcome_now
+from asyncnn.fences.core import (
+    Core,
+    FenceOutcome,
+    FenceState,
+    IWaitable,
+    Producer,
+    outcome_now,
+)
 from asyncnn.fences.foreign import ForeignCore
 from asyncnn.fences.local import OWNER_IS_GONE, LocalCore, WriteEnd
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus, Handle
 from asyncnn.turn import TURN_NS
 
-
-class IEnding(Protocol):
-    """A fence, as far as it says how it has ended."""
-
-    @property
-    def status(self) -> ErrorStatus | None:
-        """See `SyncFence.status`."""
-
-    @property
-    def reason(self) -> str:
-        """See `SyncFence.reason`."""
-
-
-FenceT = TypeVar("FenceT", bound=IEnding)
+FenceT = TypeVar("FenceT", bound=IWaitable)
 
 
 class FenceSource:
@@ -369,7 +363,7 @@ def merge(*fences: SyncFence) -> SyncFence:
     return merged
 
 
-def pass_on(fence: IEnding, source: FenceSource, at_ns: int | None = None) -> None:
+def pass_on(fence: IWaitable, source: FenceSource, at_ns: int | None = None) -> None:
     """End the fence of ``source`` as ``fence`` has ended, just now or at ``at_ns``."""
     if fence.status:
         source.fail(fence.status, fence.reason, at_ns=at_ns)

@@ -20,9 +20,8 @@ from asyncnn.kernels.kernel import (
     Outputs,
     Prepare,
     PreparedKernel,
-    Run,
-    Scratch,
     stateless,
+    with_scratch,
 )
 from asyncnn.kernels.numerics import formula_lookup, widen_float16
 from asyncnn.kernels.rounding import activation_bounds, quantized_activation_range
@@ -103,23 +102,18 @@ def _elu(operation: BoundOperation) -> PreparedKernel:
     zero, one = np.array(0, np.float32), np.array(1, np.float32)
     shape = operation.shape(0)
 
-    def instantiate(scratch: Scratch) -> Run:
-        positive = scratch.transient(shape, np.float32)
+    def run(positive: Array, inputs: Inputs, outputs: Outputs) -> None:
+        output = outputs[0]
+        np.maximum(inputs[0], zero, out=positive)
+        # Where x > 0 the exponential plays no part, and must not overflow.
+        np.minimum(inputs[0], zero, out=output)
+        np.exp(output, out=output)
+        np.subtract(output, one, out=output)
+        np.multiply(output, alpha, out=output)
+        np.minimum(output, zero, out=output)
+        np.add(output, positive, out=output)
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            output = outputs[0]
-            np.maximum(inputs[0], zero, out=positive)
-            # Where x > 0 the exponential plays no part, and must not overflow.
-            np.minimum(inputs[0], zero, out=output)
-            np.exp(output, out=output)
-            np.subtract(output, one, out=output)
-            np.multiply(output, alpha, out=output)
-            np.minimum(output, zero, out=output)
-            np.add(output, positive, out=output)
-
-        return run
-
-    return widen_float16(operation, instantiate)
+    return widen_float16(operation, with_scratch(run, (shape, np.float32)))
 
 
 KERNELS: dict[OperationType, Prepare] = {

@@ -14,7 +14,6 @@ division; TensorFlow Lite's reference kernels for codes, bit for bit.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,8 @@ from asyncnn.kernels.kernel import (
     Outputs,
     Prepare,
     PreparedKernel,
-    Run,
-    Scratch,
     stateless,
+    with_scratch,
 )
 from asyncnn.kernels.numerics import (
     binary_lookup,
@@ -116,17 +114,12 @@ def _saturating_cast(operation: BoundOperation) -> PreparedKernel:
     low, high = (np.array(limit, wide) for limit in (limits.min, limits.max))
     shape = operation.shape(0)
 
-    def instantiate(scratch: Scratch) -> Run:
-        clamped = scratch.transient(shape, wide)
+    def run(clamped: Array, inputs: Inputs, outputs: Outputs) -> None:
+        np.maximum(inputs[0], low, out=clamped)
+        np.minimum(clamped, high, out=clamped)
+        np.copyto(outputs[0], clamped, casting="unsafe")
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.maximum(inputs[0], low, out=clamped)
-            np.minimum(clamped, high, out=clamped)
-            np.copyto(outputs[0], clamped, casting="unsafe")
-
-        return run
-
-    return instantiate
+    return with_scratch(run, (shape, wide))
 
 
 _SUM_FRACTION_BITS = 20
@@ -137,9 +130,14 @@ def _scaled(values: NDArray[np.int64], multiplier: float) -> NDArray[np.int64]:
     return multiply_by_quantized_multiplier(values, *quantize_multiplier(multiplier))
 
 
-def _lookup(operation: BoundOperation, make: Callable[[], Array]) -> PreparedKernel:
-    (table,) = operation.pack("lookup", lambda: (make(),))
-    return binary_lookup(table, operation.outputs[0].require_shape())
+def _lookup(codes: Callable[[BoundOperation], Array]) -> Prepare:
+    """Look up what ``codes`` gives for all pairs, computed once."""
+
+    def prepare(operation: BoundOperation) -> PreparedKernel:
+        (table,) = operation.pack("lookup", lambda: (codes(operation),))
+        return binary_lookup(table, operation.outputs[0].require_shape())
+
+    return prepare
 
 
 def _codes_of_steps(
@@ -169,27 +167,19 @@ def _quantized_sum(sign: int) -> Prepare:
         steps = _scaled(total, unit)
         return _codes_of_steps(operation, steps, operation.activation(2))
 
-    return lambda operation: _lookup(operation, partial(codes, operation))
-
-
-def prepare_quantized_mul(operation: BoundOperation) -> PreparedKernel:
-    """Multiply real values."""
-    return _lookup(operation, partial(_products, operation))
+    return _lookup(codes)
 
 
 def _products(operation: BoundOperation) -> Array:
+    """Multiply real values."""
     first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
     products = np.multiply.outer(code_steps(first), code_steps(second))
     steps = _scaled(products, first.scale * second.scale / output.scale)
     return _codes_of_steps(operation, steps, operation.activation(2))
 
 
-def prepare_quantized_prelu(operation: BoundOperation) -> PreparedKernel:
-    """Compute ``x`` where ``x >= 0``, else ``alpha * x``, in real values."""
-    return _lookup(operation, partial(_rectified, operation))
-
-
 def _rectified(operation: BoundOperation) -> Array:
+    """Compute ``x`` where ``x >= 0``, else ``alpha * x``, in real values."""
     operand, alpha, output = *map(operation.input, (0, 1)), operation.outputs[0]
     steps = code_steps(operand)
     products = np.multiply.outer(steps, code_steps(alpha))
@@ -197,19 +187,6 @@ def _rectified(operation: BoundOperation) -> Array:
     positive = _scaled(steps, operand.scale / output.scale)[:, np.newaxis]
     chosen = np.where(steps[:, np.newaxis] >= 0, positive, negative)
     return _codes_of_steps(operation, chosen)
-
-
-def prepare_quantized_extremum(
-    operation: BoundOperation, ufunc: np.ufunc
-) -> PreparedKernel:
-    """Convert both codes to the output's scale, then apply ``ufunc`` to them."""
-    first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
-    if same_quantization(first, output) and same_quantization(second, output):
-        return of_two(ufunc)
-    table = ufunc.outer(
-        conversion_table(first, output), conversion_table(second, output)
-    )
-    return binary_lookup(table, output.require_shape())
 
 
 def _with_activation(ufunc: np.ufunc) -> Prepare:
@@ -249,17 +226,12 @@ def _prepare_prelu(operation: BoundOperation) -> PreparedKernel:
     zero = np.array(0, operand.dtype)
     shape = operand.require_shape()
 
-    def instantiate(scratch: Scratch) -> Run:
-        keeps = scratch.transient(shape, np.bool_)
+    def run(keeps: Array, inputs: Inputs, outputs: Outputs) -> None:
+        np.multiply(inputs[0], inputs[1], out=outputs[0])
+        np.greater_equal(inputs[0], zero, out=keeps)
+        np.copyto(outputs[0], inputs[0], where=keeps)
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.multiply(inputs[0], inputs[1], out=outputs[0])
-            np.greater_equal(inputs[0], zero, out=keeps)
-            np.copyto(outputs[0], inputs[0], where=keeps)
-
-        return run
-
-    return instantiate
+    return with_scratch(run, (shape, np.bool_))
 
 
 def _by_type(
@@ -274,10 +246,15 @@ def _by_type(
 
 def _extremum(ufunc: np.ufunc) -> Prepare:
     """Choose the larger or smaller element; quantised ones by their real values."""
-    return _by_type(
-        _each_pair(ufunc),
-        lambda operation: prepare_quantized_extremum(operation, ufunc),
-    )
+
+    def of_codes(operation: BoundOperation) -> PreparedKernel:
+        first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
+        if same_quantization(first, output) and same_quantization(second, output):
+            return of_two(ufunc)
+        tables = conversion_table(first, output), conversion_table(second, output)
+        return binary_lookup(ufunc.outer(*tables), output.require_shape())
+
+    return _by_type(_each_pair(ufunc), of_codes)
 
 
 def _float32_values(operand: BoundOperand) -> NDArray[np.float32]:
@@ -320,17 +297,12 @@ def _converted_select(
     other_table = conversion_table(other, output)
     shape = output.require_shape()
 
-    def instantiate(scratch: Scratch) -> Run:
-        converted = scratch.transient(shape, output.dtype)
+    def run(converted: Array, inputs: Inputs, outputs: Outputs) -> None:
+        look_up(chosen_table, inputs[1], converted)
+        look_up(other_table, inputs[2], outputs[0])
+        np.copyto(outputs[0], converted, where=inputs[0])
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            look_up(chosen_table, inputs[1], converted)
-            look_up(other_table, inputs[2], outputs[0])
-            np.copyto(outputs[0], converted, where=inputs[0])
-
-        return run
-
-    return instantiate
+    return with_scratch(run, (shape, output.dtype))
 
 
 KERNELS: dict[OperationType, Prepare] = {
@@ -345,12 +317,12 @@ KERNELS: dict[OperationType, Prepare] = {
     OperationType.CAST: _prepare_cast,
     OperationType.ADD: _by_type(_with_activation(np.add), _quantized_sum(1)),
     OperationType.SUB: _by_type(_with_activation(np.subtract), _quantized_sum(-1)),
-    OperationType.MUL: _by_type(_with_activation(np.multiply), prepare_quantized_mul),
+    OperationType.MUL: _by_type(_with_activation(np.multiply), _lookup(_products)),
     OperationType.DIV: _prepare_div,
     OperationType.MAXIMUM: _extremum(np.maximum),
     OperationType.MINIMUM: _extremum(np.minimum),
     OperationType.POW: _each_pair(np.power),
-    OperationType.PRELU: _by_type(_prepare_prelu, prepare_quantized_prelu),
+    OperationType.PRELU: _by_type(_prepare_prelu, _lookup(_rectified)),
     OperationType.EQUAL: _comparison(np.equal),
     OperationType.NOT_EQUAL: _comparison(np.not_equal),
     OperationType.LESS: _comparison(np.less),

@@ -12,6 +12,7 @@ and matrices are multiplied by `ndarray.dot`, which saves half of `np.matmul`'s.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -177,6 +178,13 @@ Prepare: TypeAlias = Callable[[BoundOperation], PreparedKernel]
 def stateless(run: Run) -> PreparedKernel:
     """Return the `PreparedKernel` of a run that needs no scratch memory."""
     return lambda scratch: run
+
+
+def with_scratch(
+    run: Callable[..., None], *buffers: tuple[Shape, DTypeLike]
+) -> PreparedKernel:
+    """Return the `PreparedKernel` of a run whose first arguments are such buffers."""
+    return lambda scratch: partial(run, *[scratch.transient(*b) for b in buffers])
 
 
 Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array] | InterruptibleRun]

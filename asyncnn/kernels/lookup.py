@@ -25,9 +25,8 @@ from asyncnn.kernels.kernel import (
     Outputs,
     Prepare,
     PreparedKernel,
-    Run,
-    Scratch,
     stateless,
+    with_scratch,
 )
 
 Words: TypeAlias = NDArray[np.uint64]
@@ -283,24 +282,19 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     key_bytes = _SEED_BYTES + row_bytes
     seeds_at_once = min(hashes * bits, _KEY_BYTES_AT_ONCE // (rows * key_bytes))
 
-    def instantiate(scratch: Scratch) -> Run:
-        shape = (max(seeds_at_once, 1), rows, key_bytes)
-        keys = scratch.transient(shape, np.uint8)
+    def run(keys: Array, inputs: Inputs, outputs: Outputs) -> None:
+        seeds, data, weight = inputs[:3]
+        keys[..., _SEED_BYTES:] = data.reshape(rows, -1).view(np.uint8)
+        signs = _signs(keys, seeds.astype(np.float32).reshape(-1), weight)
+        if kind == DENSE:
+            np.copyto(outputs[0], signs)
+        else:
+            signatures = signs.reshape(hashes, bits) @ powers + offsets
+            # Signatures wrap around to int32.
+            np.copyto(outputs[0], signatures, casting="unsafe")
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            seeds, data, weight = inputs[:3]
-            keys[..., _SEED_BYTES:] = data.reshape(rows, -1).view(np.uint8)
-            signs = _signs(keys, seeds.astype(np.float32).reshape(-1), weight)
-            if kind == DENSE:
-                np.copyto(outputs[0], signs)
-            else:
-                signatures = signs.reshape(hashes, bits) @ powers + offsets
-                # Signatures wrap around to int32.
-                np.copyto(outputs[0], signatures, casting="unsafe")
-
-        return run
-
-    return instantiate
+    shape = (max(seeds_at_once, 1), rows, key_bytes)
+    return with_scratch(run, (shape, np.uint8))
 
 
 def _signs(keys: Array, seeds: Array, weight: Array | None) -> NDArray[np.bool_]:

@@ -22,8 +22,7 @@ from asyncnn.kernels.kernel import (
     Outputs,
     Prepare,
     PreparedKernel,
-    Run,
-    Scratch,
+    with_scratch,
 )
 
 Words: TypeAlias = NDArray[np.uint64]
@@ -92,20 +91,16 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     samples = operation.integer(1)
     operation.require(classes > 0, "there is no class to draw")
 
-    def instantiate(scratch: Scratch) -> Run:
-        sums = scratch.transient((batches, classes), np.float64)
-        points = scratch.transient((batches, samples), np.float64)
+    def run(sums: Array, points: Array, inputs: Inputs, outputs: Outputs) -> None:
+        _cumulate(inputs[0], sums)
+        _fill_uniform(points.reshape(-1), inputs[2])
+        np.multiply(points, sums[:, -1:], out=points)
+        for row, drawn, output in zip(sums, points, outputs[0], strict=True):
+            output[:] = row.searchsorted(drawn, side="right")
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            _cumulate(inputs[0], sums)
-            _fill_uniform(points.reshape(-1), inputs[2])
-            np.multiply(points, sums[:, -1:], out=points)
-            for row, drawn, output in zip(sums, points, outputs[0], strict=True):
-                output[:] = row.searchsorted(drawn, side="right")
-
-        return run
-
-    return instantiate
+    return with_scratch(
+        run, ((batches, classes), np.float64), ((batches, samples), np.float64)
+    )
 
 
 def _cumulate(logits: Array, sums: Array) -> None:

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import (
     Inputs,
@@ -24,6 +24,7 @@ from asyncnn.kernels.kernel import (
     Run,
     Scratch,
     stateless,
+    with_scratch,
 )
 from asyncnn.kernels.numerics import code_limits, code_store, look_up, widen_float16
 from asyncnn.kernels.reduction import kept_shape
@@ -43,19 +44,16 @@ def _prepare_l2(operation: BoundOperation) -> PreparedKernel:
         return _quantized_l2(operation, axis)
     smallest = np.array(_SMALLEST_NORM, np.float32)
 
-    def instantiate(scratch: Scratch) -> Run:
-        norms = scratch.transient(kept_shape(shape, (axis,)), np.float32)
+    def run(norms: Array, inputs: Inputs, outputs: Outputs) -> None:
+        np.multiply(inputs[0], inputs[0], out=outputs[0])
+        np.add.reduce(outputs[0], axis, out=norms, keepdims=True)
+        np.sqrt(norms, out=norms)
+        np.maximum(norms, smallest, out=norms)
+        np.divide(inputs[0], norms, out=outputs[0])
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.multiply(inputs[0], inputs[0], out=outputs[0])
-            np.add.reduce(outputs[0], axis, out=norms, keepdims=True)
-            np.sqrt(norms, out=norms)
-            np.maximum(norms, smallest, out=norms)
-            np.divide(inputs[0], norms, out=outputs[0])
-
-        return run
-
-    return widen_float16(operation, instantiate)
+    return widen_float16(
+        operation, with_scratch(run, (kept_shape(shape, (axis,)), np.float32))
+    )
 
 
 def _quantized_l2(operation: BoundOperation, axis: int) -> PreparedKernel:
@@ -143,27 +141,24 @@ def _prepare_instance(operation: BoundOperation) -> PreparedKernel:
         )
     )
 
-    def instantiate(scratch: Scratch) -> Run:
-        squares = scratch.transient(shape, np.float32)
-        moments = scratch.transient(kept_shape(shape, axes), np.float32)
+    def run(squares: Array, moments: Array, inputs: Inputs, outputs: Outputs) -> None:
+        output = outputs[0]
+        np.add.reduce(inputs[0], axes, out=moments, keepdims=True)
+        np.divide(moments, count, out=moments)
+        np.subtract(inputs[0], moments, out=output)
+        np.multiply(output, output, out=squares)
+        np.add.reduce(squares, axes, out=moments, keepdims=True)
+        np.divide(moments, count, out=moments)
+        np.add(moments, epsilon, out=moments)
+        np.sqrt(moments, out=moments)
+        np.divide(gamma, moments, out=moments)
+        np.multiply(output, moments, out=output)
+        np.add(output, beta, out=output)
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            output = outputs[0]
-            np.add.reduce(inputs[0], axes, out=moments, keepdims=True)
-            np.divide(moments, count, out=moments)
-            np.subtract(inputs[0], moments, out=output)
-            np.multiply(output, output, out=squares)
-            np.add.reduce(squares, axes, out=moments, keepdims=True)
-            np.divide(moments, count, out=moments)
-            np.add(moments, epsilon, out=moments)
-            np.sqrt(moments, out=moments)
-            np.divide(gamma, moments, out=moments)
-            np.multiply(output, moments, out=output)
-            np.add(output, beta, out=output)
-
-        return run
-
-    return widen_float16(operation, instantiate)
+    return widen_float16(
+        operation,
+        with_scratch(run, (shape, np.float32), (kept_shape(shape, axes), np.float32)),
+    )
 
 
 def _nothing(inputs: Inputs, outputs: Outputs) -> None:

@@ -31,6 +31,7 @@ from asyncnn.kernels.kernel import (
     TiledRun,
     stateless,
     tiles_of,
+    with_scratch,
 )
 
 
@@ -236,17 +237,12 @@ def binary_lookup(table: Array, shape: Shape) -> PreparedKernel:
     flat = np.ascontiguousarray(table).reshape(-1)
     rows = np.array(256, np.uint16)
 
-    def instantiate(scratch: Scratch) -> Run:
-        index = scratch.transient(shape, np.uint16)
+    def run(index: Array, inputs: Inputs, outputs: Outputs) -> None:
+        np.multiply(inputs[0].view(_BYTE), rows, out=index)
+        np.add(index, inputs[1].view(_BYTE), out=index)
+        flat.take(index, None, outputs[0], "clip")
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            np.multiply(inputs[0].view(_BYTE), rows, out=index)
-            np.add(index, inputs[1].view(_BYTE), out=index)
-            flat.take(index, None, outputs[0], "clip")
-
-        return run
-
-    return instantiate
+    return with_scratch(run, (shape, np.uint16))
 
 
 def conversion_table(source: BoundOperand, target: BoundOperand) -> NDArray[np.integer]:

@@ -25,6 +25,7 @@ from asyncnn.kernels.kernel import (
     Run,
     Scratch,
     stateless,
+    with_scratch,
 )
 from asyncnn.kernels.numerics import code_limits, mean_store, widen_float16
 
@@ -73,19 +74,14 @@ def _prepare_product(operation: BoundOperation) -> PreparedKernel:
     """Multiply in float32; a factor of 0 gives 0, even beside an overflow."""
     axes, kept = _reduced_axes(operation)
 
-    def instantiate(scratch: Scratch) -> Run:
-        vanishes = scratch.transient(kept, np.bool_)
+    def run(vanishes: Array, inputs: Inputs, outputs: Outputs) -> None:
+        output = outputs[0].reshape(kept)
+        np.multiply.reduce(inputs[0], axes, out=output, keepdims=True)
+        np.logical_and.reduce(inputs[0], axes, out=vanishes, keepdims=True)
+        np.logical_not(vanishes, out=vanishes)
+        np.copyto(output, 0, where=vanishes)
 
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            output = outputs[0].reshape(kept)
-            np.multiply.reduce(inputs[0], axes, out=output, keepdims=True)
-            np.logical_and.reduce(inputs[0], axes, out=vanishes, keepdims=True)
-            np.logical_not(vanishes, out=vanishes)
-            np.copyto(output, 0, where=vanishes)
-
-        return run
-
-    return widen_float16(operation, instantiate)
+    return widen_float16(operation, with_scratch(run, (kept, np.bool_)))
 
 
 def _prepare_mean(operation: BoundOperation) -> PreparedKernel:
@@ -148,16 +144,11 @@ def _arg(find: Callable[..., Any]) -> Prepare:
         rest = (*shape[:axis], *shape[axis + 1 :])
         operation.require(0 not in shape, f"the input {list(shape)} has no element")
 
-        def instantiate(scratch: Scratch) -> Run:
-            indices = scratch.transient(rest, np.intp)
+        def run(indices: Array, inputs: Inputs, outputs: Outputs) -> None:
+            find(inputs[0], axis, indices)
+            np.copyto(outputs[0], indices, casting="same_kind")
 
-            def run(inputs: Inputs, outputs: Outputs) -> None:
-                find(inputs[0], axis, indices)
-                np.copyto(outputs[0], indices, casting="same_kind")
-
-            return run
-
-        return instantiate
+        return with_scratch(run, (rest, np.intp))
 
     return prepare
 

@@ -199,6 +199,8 @@ def asked_run(parameters: Mapping[str, Any], left: float | None = None) -> Asked
     :param left: seconds until the client gives up, if it has said so.
     :raises InvalidArgumentError: if one has a value that it cannot have.
     """
+    if not parameters and left is None:
+        return AS_USUAL
     given = parameters.get("priority", 0)
     priority = None
     if isinstance(given, int | str) and not isinstance(given, bool):
@@ -219,18 +221,6 @@ def asked_run(parameters: Mapping[str, Any], left: float | None = None) -> Asked
         seconds = timeout_us / 1e6
         left = seconds if left is None else min(left, seconds)
     return AskedRun(priority, left, sequence, *flags)
-
-
-def refuse_parameters(parameters: Mapping[str, Any]) -> None:
-    """Check that a model is to be loaded as it is.
-
-    :raises InvalidArgumentError: if it is to have another configuration or files.
-    """
-    if parameters:
-        raise InvalidArgumentError(
-            f"models cannot be loaded with {', '.join(parameters)}"[:200],
-            hint="their files are those that the server was started with",
-        )
 
 
 def _no_value(name: str, value: object, take: str) -> InvalidArgumentError:

@@ -18,14 +18,12 @@ from asyncnn.memory.pages import aligned_bytes, os_errors, read_into, write_all
 from asyncnn.memory.posix_memory import open_object, own_name, posix_name
 from asyncnn.offload import offload
 from asyncnn.oip.admission import MAX_CHARACTERS, UnknownNameError
-from asyncnn.oip.datatypes import check_truths
+from asyncnn.oip.datatypes import COPIED_BYTES, check_truths, declared
+from asyncnn.runtime.model import TensorInfo
 
 REGION = "shared_memory_region"
 SIZE, OFFSET = "shared_memory_byte_size", "shared_memory_offset"
 PLACE_PARAMETERS = REGION, SIZE, OFFSET
-
-_MANY_BYTES = 1 << 20
-"""So many are copied in a moment."""
 
 _OWN = own_name("x")[:-1]
 """What names of this project's own objects begin with."""
@@ -157,30 +155,45 @@ class PlacedInput(NamedTuple):
 
     span: RegionSpan
     dtype: np.dtype[Any]
-    shape: Sequence[int]
+    shape: tuple[int, ...]
 
 
 class Placement:
-    """Where tensors of one request lie that do not come or go with it."""
+    """Tensors of one request: ``arrays`` that come with it, and where others lie.
 
-    def __init__(self, regions: SharedRegions) -> None:
-        self._regions = regions
+    ``outputs`` are those that go to a region, and ``asked`` all that it asks for, with
+    their parameters.
+    """
+
+    def __init__(
+        self,
+        regions: SharedRegions,
+        takes: Mapping[str, TensorInfo],
+        gives: Mapping[str, TensorInfo],
+    ) -> None:
+        self.takes, self._gives, self._regions = takes, gives, regions
+        self.arrays: dict[str, Array] = {}
         self.inputs: dict[str, PlacedInput] = {}
+        self.asked: dict[str, Mapping[str, Any]] = {}
         self.outputs: dict[str, RegionSpan] = {}
 
-    def input(
+    def declare(
         self,
-        parameters: Mapping[str, Any],
         name: str,
-        dtype: np.dtype[Any],
-        shape: Sequence[int],
-    ) -> bool:
-        """Return whether parameters place an input, and note where.
+        datatype: str,
+        shape: tuple[int, ...],
+        parameters: Mapping[str, Any],
+    ) -> np.dtype[Any] | None:
+        """Return the dtype of an input that comes with the request; None of another.
 
-        :raises InvalidArgumentError: if there is no such place, or it has another size.
+        :raises InvalidArgumentError: as `declared`, or if it is given twice, or its
+            place is none or has another size.
         """
+        dtype = declared(self.takes, name, datatype, shape)
+        if name in self.arrays or name in self.inputs:
+            raise InvalidArgumentError(f"input {name!r} is given twice")
         if REGION not in parameters:
-            return False
+            return dtype
         span = self._regions.span(parameters)
         wanted = math.prod(shape) * dtype.itemsize
         if span.size != wanted:
@@ -189,18 +202,27 @@ class Placement:
                 f"{span.region.name!r}, not {wanted}"
             )
         self.inputs[name] = PlacedInput(span, dtype, shape)
-        return True
+        return None
 
-    def output(self, parameters: Mapping[str, Any], name: str) -> None:
-        """Note where an output is to be written, if parameters say so.
+    def ask(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Note that an output is asked for, and where it is to be written.
 
-        :raises InvalidArgumentError: if there is no such place.
+        :raises InvalidArgumentError: if there is no such output or place, or it is
+            asked for twice.
         """
+        if name in self.asked:  # else an answer could be any number of times as long
+            raise InvalidArgumentError(f"output {name!r} is asked for twice")
+        if name not in self._gives:
+            raise InvalidArgumentError(
+                f"there is no output {name!r}"[:200],
+                hint=f"known: {', '.join(self._gives)}",
+            )
+        self.asked[name] = parameters
         if REGION in parameters:
             self.outputs[name] = self._regions.span(parameters)
 
-    async def read(self) -> dict[str, Array]:
-        """Return the inputs.
+    async def read(self) -> None:
+        """Read the inputs that are placed.
 
         :raises GeneralFailureError: if an object was cut short, or cannot be read.
         """
@@ -210,7 +232,7 @@ class Placement:
         }
         spans = [each.span for each in self.inputs.values()]
         await _moved(_read, [*zip(spans, arrays.values(), strict=True)])
-        return arrays
+        self.arrays |= arrays
 
     async def write(self, outputs: Mapping[str, Array]) -> None:
         """Write the outputs that are placed.
@@ -232,7 +254,7 @@ class Placement:
 
 
 async def _moved(move: Callable[[Placed], None], placed: Placed) -> None:
-    if sum(span.size for span, _ in placed) <= _MANY_BYTES:
+    if sum(span.size for span, _ in placed) <= COPIED_BYTES:
         move(placed)
     else:
         await offload(move, placed)

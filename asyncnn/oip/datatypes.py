@@ -4,7 +4,7 @@ Tensors are little-endian bytes, JSON numbers, or fields of gRPC messages.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -21,6 +21,9 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
     **{f"FP{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)},
 }
 """The dtype of each datatype that models here may have."""
+
+COPIED_BYTES, WRITTEN_BYTES = 1 << 20, 1 << 15
+"""So many are copied, or read and written as numbers, in a moment."""
 
 _MOST_ELEMENTS = 1 << 56
 
@@ -43,7 +46,7 @@ def datatype_of(info: TensorInfo | Array) -> str:
 
 
 def declared(
-    infos: Mapping[str, TensorInfo], name: str, datatype: str, shape: Sequence[int]
+    infos: Mapping[str, TensorInfo], name: str, datatype: str, shape: tuple[int, ...]
 ) -> np.dtype[Any]:
     """Return the dtype of an input that a request has.
 
@@ -63,6 +66,8 @@ def declared(
             f"input {name!r} is given as {datatype or 'no datatype'}"[:200],
             hint=f"the model takes {datatype_of(info)}",
         )
+    if shape == info.dimensions:
+        return dtype
     # NumPy has up to 64 axes, and multiplies lengths beside one that is 0, too.
     is_apt = len(shape) <= 32 and min(shape, default=0) >= 0
     if not is_apt or math.prod(length or 1 for length in shape) > _MOST_ELEMENTS:
@@ -73,7 +78,7 @@ def declared(
 
 
 def from_bytes(
-    name: str, dtype: np.dtype[Any], shape: Sequence[int], data: bytes | memoryview
+    name: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: bytes | memoryview
 ) -> Array:
     """Return the array that bytes are, which it keeps; a copy if they are unaligned.
 
@@ -85,7 +90,8 @@ def from_bytes(
             f"input {name!r} of shape {[*shape]} has {len(data)} bytes, not {wanted}"
         )
     array: Array = np.frombuffer(data, dtype).reshape(shape)
-    check_truths(f"input {name!r}", array)
+    if dtype.kind == "b":
+        check_truths(f"input {name!r}", array)
     return array if array.flags.aligned else array.copy()
 
 
@@ -99,7 +105,7 @@ def check_truths(where: str, array: Array) -> None:
 
 
 def from_json(
-    info: TensorInfo, dtype: np.dtype[Any], shape: Sequence[int], text: bytes
+    info: TensorInfo, dtype: np.dtype[Any], shape: tuple[int, ...], text: bytes
 ) -> Array:
     """Return an array of numbers in JSON, as `from_numbers` does.
 
@@ -109,7 +115,8 @@ def from_json(
     :raises InvalidArgumentError: as `from_numbers`.
     """
     name, wanted, found = info.name, math.prod(shape), text.count(b",") + 1
-    if has_fixed_shape(info) and wanted > math.prod(info.dimensions):
+    is_usual = shape == info.dimensions or not has_fixed_shape(info)
+    if not is_usual and wanted > math.prod(info.dimensions):
         raise InvalidArgumentError(
             f"input {name!r} has shape {[*shape]}, the model takes {info}"
         )
@@ -127,7 +134,7 @@ def from_json(
 
 
 def from_numbers(
-    name: str, dtype: np.dtype[Any], shape: Sequence[int], data: object
+    name: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: object
 ) -> Array:
     """Return an array of numbers in lists, flat or nested as the shape is.
 
@@ -148,14 +155,10 @@ def from_numbers(
             f"the data of input {name!r} are no numbers for {_NAMES[dtype]}",
             hint="give one list, or lists of lists of equal lengths",
         )
-    if found.size != wanted or found.ndim not in (1, len(shape)):
+    if found.shape not in ((wanted,), shape):
         raise InvalidArgumentError(
             f"input {name!r} of shape {[*shape]} has {found.size} elements in data of "
             f"shape {[*found.shape]}"
-        )
-    if found.ndim == len(shape) and found.shape != tuple(shape):
-        raise InvalidArgumentError(
-            f"input {name!r} has data of shape {[*found.shape]}, not {[*shape]}"
         )
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)

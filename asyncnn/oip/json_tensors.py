@@ -1,17 +1,18 @@
 """Requests for runs and their answers, as JSON with tensors as bytes behind it."""
 
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from starlette.responses import Response
 
 from asyncnn.execution import Outputs
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations.bound import Array
+from asyncnn.oip.admission import AskedRun, asked_run
 from asyncnn.oip.client_regions import Placement
-from asyncnn.oip.datatypes import datatype_of, declared, from_bytes, from_json
+from asyncnn.oip.datatypes import WRITTEN_BYTES, datatype_of, from_bytes, from_json
 from asyncnn.oip.repository import ServedModel
+from asyncnn.oip.under_way import ModelRequest
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -56,73 +57,108 @@ class InferRequest(msgspec.Struct):
     outputs: list[AskedOutput] = []
 
 
-class Read(NamedTuple):
-    """A request for a run, read: arrays by input, and what is to come back."""
-
-    asked: InferRequest
-    arrays: dict[str, Array]
-
-
 _infer_decoder = msgspec.json.Decoder(InferRequest)
-_shape_decoder = msgspec.json.Decoder(list[int])
+_shape_decoder = msgspec.json.Decoder(tuple[int, ...])
 encode = msgspec.json.Encoder().encode
 
 
-def read_request(
-    body: bytes, header_length: str | None, served: ServedModel, placement: Placement
-) -> Read:
-    """Return what the body of a request for a model says.
+class JsonRequest(ModelRequest[Response]):
+    """A request of JSON, of which a header may say how long it is."""
 
-    :raises InvalidArgumentError: if it is none, or does not fit the model.
-    """
-    length = len(body)
-    if header_length is not None:
-        if not 0 <= (given := number_of(header_length)) <= length:
+    short_answer = WRITTEN_BYTES
+
+    def __init__(self, body: bytes, header_length: str | None) -> None:
+        self._body, self._given = body, header_length
+        self._length = len(body) if header_length is None else number_of(header_length)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are few numbers in it."""
+        return self._length <= WRITTEN_BYTES
+
+    def read(self, placement: Placement) -> None:
+        """Find its tensors in JSON, and in the bytes behind it."""
+        body, length = self._body, self._length
+        if not 0 <= length <= len(body):
             raise InvalidArgumentError(
-                f"{HEADER_LENGTH} is {header_length[:20]!r} of {length} bytes"
+                f"{HEADER_LENGTH} is {(self._given or '')[:20]!r} of {len(body)} bytes"
             )
-        length = given
-    if body.count(b'"', 0, length) > _MOST_QUOTES:
-        raise InvalidArgumentError(
-            f"the request's JSON has more than {_MOST_QUOTES // 2} names and texts"
-        )
-    view = memoryview(body)
-    asked = decoded(_infer_decoder, view[:length])
-    arrays: dict[str, Array] = {}
-    for tensor in asked.inputs:
-        name, shape_text = tensor.name, memoryview(tensor.shape)
-        if len(shape_text) > _MOST_OF_SHAPE:
+        if body.count(b'"', 0, length) > _MOST_QUOTES:
+            raise InvalidArgumentError(
+                f"the request's JSON has more than {_MOST_QUOTES // 2} names and texts"
+            )
+        view = memoryview(body)
+        self._asked = decoded(_infer_decoder, view[:length])
+        for tensor in self._asked.inputs:
+            length += self._take(tensor, placement, view[length:])
+        if length < len(body):
+            raise InvalidArgumentError(
+                f"{len(body) - length} bytes follow that are of no input",
+                hint=f"{HEADER_LENGTH} and binary_data_size say whose they are",
+            )
+        for output in self._asked.outputs:
+            placement.ask(output.name, output.parameters)
+
+    def _take(self, tensor: InputTensor, placement: Placement, rest: memoryview) -> int:
+        """Find one input, and return how many bytes of the rest it is."""
+        name, text = tensor.name, memoryview(tensor.shape)
+        if len(text) > _MOST_OF_SHAPE:
             raise InvalidArgumentError(f"input {name!r} cannot have that shape"[:200])
-        shape = decoded(_shape_decoder, shape_text)
-        dtype = declared(served.inputs, name, tensor.datatype, shape)
-        if name in arrays or name in placement.inputs:
-            raise InvalidArgumentError(f"input {name!r} is given twice")
-        if placement.input(tensor.parameters, name, dtype, shape):
-            continue
-        size = tensor.parameters.get("binary_data_size")
+        shape = decoded(_shape_decoder, text)
+        dtype = placement.declare(name, tensor.datatype, shape, tensor.parameters)
+        if dtype is None:
+            return 0
+        size, data = tensor.parameters.get("binary_data_size"), bytes(tensor.data)
         if size is None:
-            arrays[name] = from_json(
-                served.inputs[name], dtype, shape, bytes(tensor.data)
-            )
-            continue
-        if type(size) is not int or not 0 <= size <= len(body) - length:
+            info = placement.takes[name]
+            placement.arrays[name] = from_json(info, dtype, shape, data)
+            return 0
+        if type(size) is not int or not 0 <= size <= len(rest):
             raise InvalidArgumentError(
                 f"input {name!r} has binary_data_size {size!r}"[:200],
-                hint=f"{len(body) - length} bytes follow",
+                hint=f"{len(rest)} bytes follow",
             )
-        if bytes(tensor.data) != b"null":
+        if data != b"null":
             raise InvalidArgumentError(f"input {name!r} has data both ways")
-        arrays[name] = from_bytes(name, dtype, shape, view[length : length + size])
-        length += size
-    if length < len(body):
-        raise InvalidArgumentError(
-            f"{len(body) - length} bytes follow that are of no input",
-            hint=f"{HEADER_LENGTH} and binary_data_size say whose they are",
+        placement.arrays[name] = from_bytes(name, dtype, shape, rest[:size])
+        return size
+
+    def wanted(self) -> AskedRun:
+        """Return how its parameters want it to be run."""
+        return asked_run(self._asked.parameters)
+
+    def write(
+        self, served: ServedModel, outputs: Outputs, placement: Placement
+    ) -> Response:
+        """Return the answer; outputs are numbers, or bytes if it asks so."""
+        is_binary = self._asked.parameters.get("binary_data_output") is True
+        tensors, blobs = [], []
+        for name in placement.asked or outputs:
+            array, parameters = outputs[name], placement.asked.get(name, {})
+            tensor: dict[str, Any] = {
+                "name": name,
+                "datatype": datatype_of(array),
+                "shape": array.shape,
+            }
+            if name in placement.outputs:
+                tensor["parameters"] = placement.outputs[name].parameters
+            elif parameters.get("binary_data", is_binary) is True:
+                tensor["parameters"] = {"binary_data_size": array.nbytes}
+                blobs.append(array.tobytes())
+            else:
+                tensor["data"] = array.ravel().tolist()
+            tensors.append(tensor)
+        told = {"model_name": served.name, "model_version": served.version}
+        if self._asked.id:
+            told["id"] = self._asked.id
+        header = encode({**told, "outputs": tensors})
+        if not blobs:
+            return json_answer(header)
+        return Response(
+            b"".join([header, *blobs]),
+            headers={HEADER_LENGTH: str(len(header))},
+            media_type="application/octet-stream",
         )
-    served.check_outputs(output.name for output in asked.outputs)
-    for output in asked.outputs:
-        placement.output(output.parameters, output.name)
-    return Read(asked, arrays)
 
 
 def number_of(header: str) -> int:
@@ -142,41 +178,6 @@ def decoded(decoder: "msgspec.json.Decoder[T]", body: bytes | memoryview) -> T:
         raise InvalidArgumentError(
             f"the request is not the protocol's JSON: {error}"
         ) from None
-
-
-def write_answer(
-    served: ServedModel, asked: InferRequest, outputs: Outputs, placement: Placement
-) -> Response:
-    """Return the answer to a request; outputs are numbers, or bytes if it asks so."""
-    is_binary = asked.parameters.get("binary_data_output") is True
-    wanted = asked.outputs or [AskedOutput(name) for name in outputs]
-    tensors, blobs = [], []
-    for output in wanted:
-        array = outputs[output.name]
-        tensor: dict[str, Any] = {
-            "name": output.name,
-            "datatype": datatype_of(array),
-            "shape": array.shape,
-        }
-        if output.name in placement.outputs:
-            tensor["parameters"] = placement.outputs[output.name].parameters
-        elif output.parameters.get("binary_data", is_binary) is True:
-            tensor["parameters"] = {"binary_data_size": array.nbytes}
-            blobs.append(array.tobytes())
-        else:
-            tensor["data"] = array.ravel().tolist()
-        tensors.append(tensor)
-    told = {"model_name": served.name, "model_version": served.version}
-    if asked.id:
-        told["id"] = asked.id
-    header = encode({**told, "outputs": tensors})
-    if not blobs:
-        return json_answer(header)
-    return Response(
-        b"".join([header, *blobs]),
-        headers={HEADER_LENGTH: str(len(header))},
-        media_type="application/octet-stream",
-    )
 
 
 def json_answer(body: bytes, status: int = 200) -> Response:

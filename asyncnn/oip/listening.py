@@ -3,13 +3,14 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc  # type: ignore[import-untyped]
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pages import os_errors
@@ -20,8 +21,7 @@ from asyncnn.oip.rest import rest_application
 from asyncnn.oip.rpc import rpc_server
 from asyncnn.oip.under_way import END_S, Door
 
-_TICK_S = 1
-"""Between two looks at the clock, for the header Date."""
+_PACKET_BYTES, _FLUSH_S = 1 << 16, 0.001
 
 
 class Address(NamedTuple):
@@ -79,26 +79,48 @@ class Security(NamedTuple):
 OPEN = Security()
 
 
-class _Server(uvicorn.Server):
-    """Tells when it has begun, and leaves signals to the process that it is part of."""
+class _OneWrite:
+    """A transport that sends an answer's head with its body.
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.has_begun, self.is_to_end = asyncio.Event(), asyncio.Event()
+    Uvicorn writes them apart, and a client would wake up for each.
+    """
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._parts = transport, bytearray()
+        self._flushing: asyncio.TimerHandle | None = None
 
-    async def main_loop(self) -> None:
-        # Uvicorn's own looks ten times a second whether it is to end.
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.is_to_end.wait(), _TICK_S)
+    def write(self, data: bytes) -> None:
+        if len(data) > _PACKET_BYTES:  # a copy would take longer
+            self.flush()
+            self._transport.write(data)
+            return
+        if data and self._flushing is None:  # more may be long in coming
+            loop = asyncio.get_running_loop()
+            self._flushing = loop.call_later(_FLUSH_S, self.flush)
+        self._parts += data
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.has_begun.set()
+    def flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+            self._transport.write(self._parts)
+            self._parts = bytearray()  # the transport may keep what it was given
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(_OneWrite(transport))
+
+    def on_response_complete(self) -> None:
+        self.transport.flush()
+        super().on_response_complete()
 
 
 @asynccontextmanager
@@ -115,6 +137,7 @@ async def rest_served(
     door, document = Door(repository), openapi_document(has_tokens=bool(tokens))
     config = uvicorn.Config(
         rest_application(door, tokens, document),
+        http=_Protocol,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -123,19 +146,28 @@ async def rest_served(
         ssl_keyfile=security.key,
         timeout_graceful_shutdown=END_S,
     )
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
     with closing(_bound(address)) as listener:
-        server = _Server(config)
-        serving = asyncio.create_task(server.serve([listener]))
-        begun = asyncio.create_task(server.has_begun.wait())
+        # Not by its `serve`, which handles signals, and looks ten times a second
+        # whether one has come.
+        await server.on_tick(0)
+        await server.startup([listener])
+        ticking = asyncio.create_task(_ticking(server))
         try:
-            await asyncio.wait([serving, begun], return_when=asyncio.FIRST_COMPLETED)
             yield Address(address.host, listener.getsockname()[1])
         finally:
             await door.close()
-            begun.cancel()
-            server.should_exit = True
-            server.is_to_end.set()
-            await serving
+            ticking.cancel()
+            await server.shutdown([listener])
+
+
+async def _ticking(server: uvicorn.Server) -> None:
+    """Have the header Date be right."""
+    while True:
+        await asyncio.sleep(1)
+        await server.on_tick(0)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ pool of their own, so that a process may have a client's stubs of the same names
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf.descriptor_pb2 import (  # type: ignore[import-untyped]
     DescriptorProto,
@@ -31,29 +31,29 @@ ModelReadyResponse: bool ready 1
 ServerMetadataRequest
 ServerMetadataResponse: string name 1, string version 2, repeated:string extensions 3
 ModelMetadataRequest: string name 1, string version 2
-TensorMetadata of ModelMetadataResponse: string name 1, string datatype 2,
-    repeated:int64 shape 3
 ModelMetadataResponse: string name 1, repeated:string versions 2, string platform 3,
     repeated:ModelMetadataResponse.TensorMetadata inputs 4,
     repeated:ModelMetadataResponse.TensorMetadata outputs 5
+TensorMetadata of ModelMetadataResponse: string name 1, string datatype 2,
+    repeated:int64 shape 3
 InferParameter: one:bool bool_param 1, one:int64 int64_param 2,
     one:string string_param 3, one:double double_param 4, one:uint64 uint64_param 5
 InferTensorContents: repeated:bool bool_contents 1, repeated:int32 int_contents 2,
     repeated:int64 int64_contents 3, repeated:uint32 uint_contents 4,
     repeated:uint64 uint64_contents 5, repeated:float fp32_contents 6,
     repeated:double fp64_contents 7, repeated:bytes bytes_contents 8
-InferInputTensor of ModelInferRequest: string name 1, string datatype 2,
-    repeated:int64 shape 3, {_PARAMETERS} 4, InferTensorContents contents 5
-InferRequestedOutputTensor of ModelInferRequest: string name 1, {_PARAMETERS} 2
 ModelInferRequest: string model_name 1, string model_version 2, string id 3,
     {_PARAMETERS} 4, repeated:ModelInferRequest.InferInputTensor inputs 5,
     repeated:ModelInferRequest.InferRequestedOutputTensor outputs 6,
     repeated:bytes raw_input_contents 7
-InferOutputTensor of ModelInferResponse: string name 1, string datatype 2,
+InferRequestedOutputTensor of ModelInferRequest: string name 1, {_PARAMETERS} 2
+InferInputTensor of ModelInferRequest: string name 1, string datatype 2,
     repeated:int64 shape 3, {_PARAMETERS} 4, InferTensorContents contents 5
 ModelInferResponse: string model_name 1, string model_version 2, string id 3,
     {_PARAMETERS} 4, repeated:ModelInferResponse.InferOutputTensor outputs 5,
     repeated:bytes raw_output_contents 6
+InferOutputTensor of ModelInferResponse: string name 1, string datatype 2,
+    repeated:int64 shape 3, {_PARAMETERS} 4, InferTensorContents contents 5
 ModelStreamInferResponse: string error_message 1, ModelInferResponse infer_response 2
 ModelStatisticsRequest: string name 1, string version 2
 StatisticDuration: uint64 count 1, uint64 ns 2
@@ -67,9 +67,9 @@ ModelStatisticsResponse: repeated:ModelStatistics model_stats 1
 ModelRepositoryParameter: one:bool bool_param 1, one:int64 int64_param 2,
     one:string string_param 3, one:bytes bytes_param 4
 RepositoryIndexRequest: string repository_name 1, bool ready 2
+RepositoryIndexResponse: repeated:RepositoryIndexResponse.ModelIndex models 1
 ModelIndex of RepositoryIndexResponse: string name 1, string version 2,
     string state 3, string reason 4
-RepositoryIndexResponse: repeated:RepositoryIndexResponse.ModelIndex models 1
 RepositoryModelLoadRequest: string repository_name 1, string model_name 2,
     map:ModelRepositoryParameter parameters 3
 RepositoryModelLoadResponse: string model_name 1, bool isLoaded 2
@@ -77,10 +77,10 @@ RepositoryModelUnloadRequest: string repository_name 1, string model_name 2,
     map:ModelRepositoryParameter parameters 3
 RepositoryModelUnloadResponse: string model_name 1, bool isUnloaded 2
 SystemSharedMemoryStatusRequest: string name 1
-RegionStatus of SystemSharedMemoryStatusResponse: string name 1, string key 2,
-    uint64 offset 3, uint64 byte_size 4
 SystemSharedMemoryStatusResponse:
     map:SystemSharedMemoryStatusResponse.RegionStatus regions 1
+RegionStatus of SystemSharedMemoryStatusResponse: string name 1, string key 2,
+    uint64 offset 3, uint64 byte_size 4
 SystemSharedMemoryRegisterRequest: string name 1, string key 2, uint64 offset 3,
     uint64 byte_size 4
 SystemSharedMemoryRegisterResponse
@@ -95,36 +95,20 @@ repository, and say in their answers what Triton's leave out.
 """
 
 
-class Method(NamedTuple):
-    """A method of the service; its messages are named after it, but in streams."""
-
-    name: str
-    request: str
-    response: str
-    is_stream: bool = False
-
-
-METHODS = (
-    *(
-        Method(name, f"{name}Request", f"{name}Response")
+METHODS = {
+    **{
+        name: (f"{name}Request", f"{name}Response")
         for name in (
-            "ServerLive",
-            "ServerReady",
-            "ModelReady",
-            "ServerMetadata",
-            "ModelMetadata",
-            "ModelInfer",
-            "ModelStatistics",
-            "RepositoryIndex",
-            "RepositoryModelLoad",
-            "RepositoryModelUnload",
-            "SystemSharedMemoryStatus",
-            "SystemSharedMemoryRegister",
+            *("ServerLive", "ServerReady", "ServerMetadata", "RepositoryIndex"),
+            *("ModelReady", "ModelMetadata", "ModelStatistics", "ModelInfer"),
+            *("RepositoryModelLoad", "RepositoryModelUnload"),
+            *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister"),
             "SystemSharedMemoryUnregister",
         )
-    ),
-    Method("ModelStreamInfer", "ModelInferRequest", "ModelStreamInferResponse", True),
-)
+    },
+    "ModelStreamInfer": ("ModelInferRequest", "ModelStreamInferResponse"),
+}
+"""Messages of each method: its request and its answer; of the last one, in streams."""
 
 _INTEGERS = ("int32", "int64", "uint32", "uint64")
 _TYPES: dict[str, Any] = {
@@ -139,28 +123,21 @@ def _file() -> FileDescriptorProto:
         name="asyncnn/oip.proto", package=PACKAGE, syntax="proto3"
     )
     found: dict[str, DescriptorProto] = {}
-    nested: list[tuple[str, DescriptorProto]] = []
     for line in TABLE.replace("\n    ", " ").strip().splitlines():
         head, _, fields = line.partition(":")
         name, _, outer = head.partition(" of ")
-        message = DescriptorProto(name=name)
+        inside = found[outer].nested_type if outer else file.message_type
+        message = found[name] = inside.add(name=name)
         for field in filter(None, map(str.strip, fields.split(", "))):
             _add(message, f"{outer}.{name}" if outer else name, *field.split())
-        if outer:
-            nested.append((outer, message))
-        else:
-            found[name] = message
-    for outer, message in nested:
-        found[outer].nested_type.append(message)
-    file.message_type.extend(found.values())
     service = file.service.add(name=SERVICE.rpartition(".")[2])
-    for method in METHODS:
+    for name, (request, answer) in METHODS.items():
         service.method.add(
-            name=method.name,
-            input_type=f".{PACKAGE}.{method.request}",
-            output_type=f".{PACKAGE}.{method.response}",
-            client_streaming=method.is_stream,
-            server_streaming=method.is_stream,
+            name=name,
+            input_type=f".{PACKAGE}.{request}",
+            output_type=f".{PACKAGE}.{answer}",
+            client_streaming="Stream" in name,
+            server_streaming="Stream" in name,
         )
     return file
 

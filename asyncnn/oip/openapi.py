@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 import asyncnn
-from asyncnn.oip.describing import CountRecord
 from asyncnn.oip.json_tensors import HEADER_LENGTH
 from asyncnn.oip.rest import CALLS, Call
 
@@ -36,9 +35,9 @@ def openapi_document(*, has_tokens: bool = False) -> dict[str, Any]:
     """Return the document, of OpenAPI 3.1."""
     kinds = {kind for call in CALLS for kind in (call.takes, call.gives)} - {None}
     schemas, components = msgspec.json.schema_components(
-        [ErrorAnswer, CountRecord, *kinds], ref_template="#/components/schemas/{name}"
+        [ErrorAnswer, *kinds], ref_template="#/components/schemas/{name}"
     )
-    by_kind = dict(zip([ErrorAnswer, CountRecord, *kinds], schemas, strict=True))
+    by_kind = dict(zip([ErrorAnswer, *kinds], schemas, strict=True))
     paths: dict[str, Any] = {}
     for call in CALLS:
         paths.setdefault(call.path, {})[call.method.lower()] = _operation(call, by_kind)

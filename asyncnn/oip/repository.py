@@ -52,31 +52,22 @@ class NamedFile(NamedTuple):
         return cls(name, version or "1", Path(path))
 
 
-class Tally:
-    """How often something was done, and for how long in all."""
-
-    __slots__ = ("count", "ns")
-
-    def __init__(self) -> None:
-        self.count = self.ns = 0
-
-    def add(self, ns: int) -> None:
-        """Count it once more."""
-        self.count += 1
-        self.ns += ns
-
-
 class Tallies:
     """What became of the requests for a model since it was first loaded.
 
+    ``counts`` has how often each thing was done, and for how many nanoseconds in all;
     ``last_ms`` is the time of the last one, in milliseconds since 1970.
     """
 
     def __init__(self) -> None:
-        self.success, self.fail = Tally(), Tally()
-        self.compute_input, self.compute_infer = Tally(), Tally()
-        self.compute_output = Tally()
+        computing = "compute_input", "compute_infer", "compute_output"
+        self.counts = {name: [0, 0] for name in ("success", "fail", *computing)}
         self.last_ms = 0
+
+    def add(self, name: str, ns: int) -> None:
+        """Count something once more."""
+        self.counts[name][0] += 1
+        self.counts[name][1] += ns
 
 
 class ServedModel:
@@ -125,22 +116,6 @@ class ServedModel:
             task.cancel()
         self._preparing, self.prepared, self._model = {}, {}, None
         self.ready, self.reason = False, "unloaded"
-
-    def check_outputs(self, names: Iterable[str]) -> None:
-        """Check that the model has outputs of these names, each once.
-
-        :raises InvalidArgumentError: if it does not.
-        """
-        found: set[str] = set()
-        for name in names:
-            if name in found:  # else an answer could be any number of times as long
-                raise InvalidArgumentError(f"output {name!r} is asked for twice")
-            found.add(name)
-            if name not in self.outputs:
-                raise InvalidArgumentError(
-                    f"there is no output {name!r}"[:200],
-                    hint=f"known: {', '.join(self.outputs)}",
-                )
 
     async def prepare(self, priority: Priority) -> PreparedModel:
         """Prepare it for a priority, once, whoever else asks and whoever stops waiting.

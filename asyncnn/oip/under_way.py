@@ -2,32 +2,31 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Self
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Self, TypeVar
 
 from asyncnn.execution import Outputs
 from asyncnn.hal.errors import DeviceUnavailableError
-from asyncnn.hal.operations.bound import Array
+from asyncnn.offload import offload
 from asyncnn.oip.admission import AskedRun
 from asyncnn.oip.client_regions import Placement
 from asyncnn.oip.repository import Repository, ServedModel
+
+T = TypeVar("T")
 
 END_S = 5
 """Seconds that answers have to get to their clients once nothing is computed."""
 
 
-async def _nobody_told() -> None:
-    pass
-
-
 class Door:
-    """Where requests of one server come in; ``tell`` is awaited when it is to stop."""
+    """Where requests of one server come in; ``tell`` is called when it is to stop."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.under_way: set[Admitted] = set()
         self.is_closing = False
-        self.tell: Callable[[], Awaitable[None]] = _nobody_told
+        self.tell: Callable[[], Awaitable[None]] | None = None
         repository.doors.add(self.close)
 
     @property
@@ -44,7 +43,8 @@ class Door:
         if self.is_closing:
             return
         self.is_closing = True
-        await self.tell()
+        if self.tell is not None:
+            await self.tell()
         answering = {each.task for each in self.under_way}
         late = await _left(answering, self.repository.limits.grace_s)
         for each in self.under_way:
@@ -60,10 +60,42 @@ async def _left(
     return (await asyncio.wait(tasks, timeout=seconds))[1] if tasks else tasks
 
 
+class ModelRequest(ABC, Generic[T]):
+    """A request for a run, as one of both faces has it.
+
+    Outputs of up to ``short_answer`` bytes are written in a moment.
+    """
+
+    short_answer: int
+
+    @property
+    @abstractmethod
+    def is_short(self) -> bool:
+        """Whether it is read in a moment."""
+
+    @abstractmethod
+    def read(self, placement: Placement) -> None:
+        """Find its tensors.
+
+        :raises InvalidArgumentError: if it is none, or does not fit the model.
+        """
+
+    @abstractmethod
+    def wanted(self) -> AskedRun:
+        """Return how it is to be run, once it is read.
+
+        :raises InvalidArgumentError: if a parameter has a value that it cannot have.
+        """
+
+    @abstractmethod
+    def write(self, served: ServedModel, outputs: Outputs, placement: Placement) -> T:
+        """Return its answer, with those outputs that do not lie elsewhere."""
+
+
 class Admitted:
     """One request for a model from its first byte on: admitted, timed and counted.
 
-    A context, in which ``served`` is set before `run`; of ``task``, which answers it.
+    A context; ``task`` is in it.
     """
 
     def __init__(self, door: Door, size: int) -> None:
@@ -83,41 +115,41 @@ class Admitted:
         self.served: ServedModel | None = None
         self._start = self._read = self._inferred = time.perf_counter_ns()
 
-    async def run(
-        self,
-        arrays: dict[str, Array],
-        placement: Placement,
-        wanted: AskedRun,
-        asked: Iterable[Any],
-    ) -> Outputs:
-        """Run the model; what lies in shared memory is read before, or written behind.
+    async def answer(self, name: str, version: str, request: ModelRequest[T]) -> T:
+        """Run a model for a request, and return its answer.
 
-        Its bytes count as the request's.
+        What lies in shared memory is read before, or written behind; its bytes count as
+        the request's.
 
-        :param asked: the outputs that the request asks for, each with its ``name``.
-        :raises DeviceUnavailableError: if the model was loaded anew since they were
-            checked, and has one of them no longer.
-        :raises AsyncnnError: as `Repository.run`, or if there is no room in or for
-            shared memory.
+        :raises DeviceUnavailableError: if the model is not ready, or was loaded anew
+            meanwhile and has an output no longer.
+        :raises AsyncnnError: as `Repository.run`, or if the request does not fit the
+            model, or there is no room in or for shared memory.
         """
-        served, repository = self.served, self._repository
-        assert served is not None
+        repository = self._repository
+        served = self.served = repository.usable(name, version)
+        placement = Placement(repository.regions, served.inputs, served.outputs)
+        if request.is_short:
+            request.read(placement)
+        else:
+            await offload(request.read, placement)
         if placement.inputs:
             size = sum(each.span.size for each in placement.inputs.values())
             repository.admission.grow(self._size, size)
             self._size += size
-            arrays |= await placement.read()
+            await placement.read()
         self._read = time.perf_counter_ns()
-        outputs = await repository.run(served, arrays, wanted)
+        outputs = await repository.run(served, placement.arrays, request.wanted())
         self._inferred = time.perf_counter_ns()
-        for output in asked:
-            if output.name not in outputs:
-                raise DeviceUnavailableError(
-                    f"the model was loaded anew, and has no output {output.name!r}"
-                )
+        for missing in placement.asked.keys() - outputs.keys():
+            raise DeviceUnavailableError(
+                f"the model was loaded anew, and has no output {missing!r}"
+            )
         if placement.outputs:
             await placement.write(outputs)
-        return outputs
+        if sum([each.nbytes for each in outputs.values()]) <= request.short_answer:
+            return request.write(served, outputs, placement)
+        return await offload(request.write, served, outputs, placement)
 
     def cut(self) -> None:
         """Have it end now, as its server does."""
@@ -143,13 +175,11 @@ class Admitted:
     def _count(self, served: ServedModel, *, is_success: bool) -> None:
         tallies, now = served.tallies, time.perf_counter_ns()
         tallies.last_ms = time.time_ns() // 1_000_000
-        if not is_success:
-            tallies.fail.add(now - self._start)
-            return
-        tallies.success.add(now - self._start)
-        tallies.compute_input.add(self._read - self._start)
-        tallies.compute_infer.add(self._inferred - self._read)
-        tallies.compute_output.add(now - self._inferred)
+        tallies.add("success" if is_success else "fail", now - self._start)
+        if is_success:
+            tallies.add("compute_input", self._read - self._start)
+            tallies.add("compute_infer", self._inferred - self._read)
+            tallies.add("compute_output", now - self._inferred)
 
 
 def stopping() -> DeviceUnavailableError:

@@ -8,13 +8,18 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 
 import anyio
 
-from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import (
+    InvalidArgumentError,
+    ResourceExhaustedTransientError,
+    WrongTypeError,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.pipeline.flow import FrameFlow
 from asyncnn.pipeline.frame import PipelineFrame, StateMemory
 from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
 from asyncnn.pipeline.wiring import Stage, wire
 from asyncnn.runtime.home import Home, get_ident
+from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.requests import InputCheck, Inputs
 
 WhenFull: TypeAlias = Literal["wait", "drop_oldest"]
@@ -55,7 +60,11 @@ class Pipeline:
         timeout: float | None = None,
     ) -> None:
         if in_flight < 1 or backlog < 1 or not (timeout is None or timeout > 0):
-            raise InvalidArgumentError("a number of the pipeline is not positive")
+            raise InvalidArgumentError(
+                "a number of the pipeline is not positive: "
+                f"in_flight={in_flight}, backlog={backlog}, timeout={timeout}"
+            )
+        _check_stages(*stages)
         _check_policy(when_full, WhenFull)
         _check_policy(when_failed, WhenFailed)
         self._stages = tuple(stage.opened() for stage in stages)
@@ -326,6 +335,16 @@ class Pipeline:
             if self._takes_more:
                 self._fail(error)
         self.finish()
+
+
+def _check_stages(*stages: object) -> None:
+    for stage in stages:
+        model: object = getattr(stage, "model", None)
+        if not isinstance(stage, Stage) or isinstance(model, NamedModel):
+            raise WrongTypeError(
+                f"{stage!r} is no stage of a model that is prepared",
+                hint="give Stage('name', await device.prepare(model))",
+            )
 
 
 def _check_policy(policy: str, policies: object) -> None:

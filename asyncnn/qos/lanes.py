@@ -23,8 +23,7 @@ from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransien
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.offload import start_thread
 from asyncnn.pacing import Pause, TimedPause
-from asyncnn.qos.inbox import LoopInbox
-from asyncnn.qos.native_lanes import ILanePort, NativeLane, NativeLanes
+from asyncnn.qos.native_lanes import ILanePort, LoopInbox, NativeLane, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import OUTSIDE, RUNNING, SUSPENDED, Work, fail_with
 

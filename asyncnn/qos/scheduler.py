@@ -28,9 +28,8 @@ from asyncnn.qos.accounting import (
     WorkStatistics,
 )
 from asyncnn.qos.alarms import Alarm, loop_alarms
-from asyncnn.qos.inbox import LoopInbox
 from asyncnn.qos.lanes import LOW, Lanes
-from asyncnn.qos.native_lanes import ILanePort
+from asyncnn.qos.native_lanes import ILanePort, LoopInbox
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads

@@ -25,6 +25,15 @@ def dimensions_of(shape: Shape) -> Shape:
     return shape or (1,)
 
 
+def hint_of_shape(wanted: Shape, given: Shape) -> str:
+    """Return what to do with an array whose first axis alone is wrong, or nothing."""
+    if (1, *given) == wanted:
+        return "array[numpy.newaxis] adds the first axis"
+    if wanted[:1] == (1,) and given[:1] > (1,) and given[1:] == wanted[1:]:
+        return "each array[k:k+1] is a run of its own: asyncio.gather awaits many"
+    return ""
+
+
 class CountsAxes:
     """Base of an operator of a file, which says axes from either end."""
 

@@ -158,8 +158,8 @@ class Device(Opened):
         :raises AsyncnnError: for any other status of the driver.
         """
         self._check_home()
-        _check_no_text(Priority, priority)
-        _check_no_text(ExecutionPreference, preference)
+        _check_member(Priority, priority)
+        _check_member(ExecutionPreference, preference)
         named = model if isinstance(model, NamedModel) else numbered_ends(model)
         deadline = deadline_after(timeout)
 
@@ -273,10 +273,16 @@ async def _until(
         raise
 
 
-def _check_no_text(kind: type[Enum], given: object) -> None:
-    if isinstance(given, str):
+def _check_member(kind: type[Enum], given: object) -> None:
+    try:
+        kind(given)
+    except ValueError:
         known = ", ".join(f"asyncnn.{kind.__name__}.{each.name}" for each in kind)
-        raise WrongTypeError(f"{given!r} is text", hint=f"give {known}")
+        hint = f"give {known}"
+        if isinstance(given, str):
+            raise WrongTypeError(f"{given!r} is text", hint=hint) from None
+        words = f"{given!r} is no {kind.__name__}"
+        raise InvalidArgumentError(words, hint=hint) from None
 
 
 def _zeros_for(named: NamedModel) -> dict[str, Array]:

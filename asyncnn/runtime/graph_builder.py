@@ -11,7 +11,7 @@ from typing import overload
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError
 from asyncnn.hal.operands import AnyOperandType, dtype_of, is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -232,7 +232,9 @@ class GraphBuilder:
         and quantisation describe a new one.
 
         :raises InvalidArgumentError: if an index is not an operand's.
+        :raises WrongTypeError: if ``type_`` is no number, such as text.
         """
+        _check_number(type_, "OperationType.TANH")
         if isinstance(outputs, int | Operand):
             return self.operation(type_, inputs, (outputs,))[0]
         reads = tuple(inputs)
@@ -312,6 +314,7 @@ class GraphBuilder:
         )
 
     def _add(self, operand: Operand) -> int:
+        _check_number(operand.type, "OperandType.TENSOR_FLOAT32")
         self._operands.append(operand)
         return len(self._operands) - 1
 
@@ -328,6 +331,12 @@ class GraphBuilder:
                 extra_params=output.extra_params,
             )
         )
+
+
+def _check_number(type_: object, example: str) -> None:
+    if not isinstance(type_, int):
+        kind = example.partition(".")[0]
+        raise WrongTypeError(f"{type_!r} is no {kind}", hint=f"give asyncnn.{example}")
 
 
 def _tensor_type(dtype: np.dtype[np.generic]) -> OperandType:

@@ -297,7 +297,13 @@ def _recording_of(supervised: "bool | Supervision") -> "RecordingSettings | None
     if isinstance(supervised, bool):
         return None
     from asyncnn.service.limits import RecordingSettings
+    from asyncnn.service.supervision import Supervision
 
+    if not isinstance(supervised, Supervision):
+        raise WrongTypeError(
+            f"supervised is {supervised!r}",
+            hint="give True, or asyncnn.Supervision(wait=2), say",
+        )
     usual = RecordingSettings() if supervised.record_to else None
     return supervised.recording or usual
 
@@ -374,7 +380,7 @@ def _extended(
     if not isinstance(settings, DeviceSettings):
         raise WrongTypeError(
             f"settings of type {type(settings).__name__}",
-            hint="give asyncnn.DeviceSettings(threads=2), say",
+            hint="give asyncnn.DeviceSettings(lanes=2), say",
         )
     more = load_extensions(extensions)
     return replace(settings, extensions=(*settings.extensions, *more))

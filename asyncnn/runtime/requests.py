@@ -30,7 +30,7 @@ from asyncnn.hal.validate import plain_arguments
 from asyncnn.lazy import compiled_module
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
-from asyncnn.runtime.axes import dimensions_of
+from asyncnn.runtime.axes import dimensions_of, hint_of_shape
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
 from asyncnn.runtime.model import TensorInfo, has_fixed_shape
 
@@ -221,9 +221,7 @@ def _checked(info: TensorInfo, value: Any) -> Array | None:
             raise InvalidArgumentError(
                 f"input {info.name} has shape {list(array.shape)}, the model takes "
                 f"{_readable(info.dimensions)}",
-                hint="array[numpy.newaxis] adds the first axis"
-                if (1, *array.shape) == info.dimensions
-                else "",
+                hint=hint_of_shape(info.dimensions, array.shape),
             )
         array = array.reshape(shape)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)

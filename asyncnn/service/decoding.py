@@ -54,24 +54,14 @@ class MessageFile:
 
     def __init__(self, data: bytes) -> None:
         self.size = len(data)
-        self._file = Descriptor(_sealed_file(data))
+        self._file = Descriptor(create_file("asyncnn-message"))
+        write_all(self.fd, memoryview(data), 0)
+        seal(self.fd, FIXED_CONTENTS)
 
     @property
     def fd(self) -> int:
         """The descriptor of the file."""
         return self._file.fd
-
-
-def _sealed_file(data: bytes) -> int:
-    """Return the descriptor of a memory file that nobody can change any more."""
-    fd = create_file("asyncnn-message")
-    try:
-        write_all(fd, memoryview(data), 0)
-        seal(fd, FIXED_CONTENTS)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 class ReceivedFile:

@@ -14,6 +14,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
+    check_least,
 )
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children
@@ -40,7 +41,7 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
     :param record_to: file that the last calls of a driver that is lost are written to.
     :param recording: what a driver of one's own keeps of its calls; None is the usual
         if there is such a file, and else nothing.
-    :raises InvalidArgumentError: if ``hang_after`` is not positive.
+    :raises InvalidArgumentError: if one is no number or negative, or ``hang_after`` 0.
     """
 
     wait: float = 10.0
@@ -52,6 +53,9 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
     recording: RecordingSettings | None = None
 
     def __post_init__(self) -> None:
+        check_least(
+            self, 0, "wait", "first_delay", "max_delay", "give_up_after", "hang_after"
+        )
         if not self.hang_after > 0:
             raise InvalidArgumentError(
                 f"hang_after is {self.hang_after} s",

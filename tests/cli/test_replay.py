@@ -16,6 +16,8 @@ import pytest
 import asyncnn
 from asyncnn.cli.replay import driver_pid
 from asyncnn.devices import ReferenceDevice
+from asyncnn.devices.accelerated import AcceleratedDevice
+from asyncnn.extensions.regions import LITERT
 from asyncnn.hal.errors import NoDriverError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.framework.device_registry import ENTRY_POINTS
@@ -23,6 +25,7 @@ from asyncnn.service import RecordingSettings
 from asyncnn.service.recording import read_record, write_record
 from tests.cli.conftest import Ran
 from tests.extensions.installing import install
+from tests.networks import addition, as_regions
 from tests.service.raw import RawClient
 from tests.service.recorders import EVERYTHING, noted_by, recording_driver
 
@@ -106,6 +109,29 @@ def test_models_that_were_not_kept_are_given(
     ran = asyncnn_command("replay", file, "--model", MODEL, "--paced")
     assert ran.status == 0, ran
     assert "4 calls, 4 repeated" in ran.out
+
+
+def test_a_region_is_translated_where_its_engine_is_not(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+    path, file = tmp_path / "socket", tmp_path / "driver.calls"
+
+    async def record() -> None:
+        async with recording_driver(path, kind=AcceleratedDevice) as recorder:
+            async with asyncnn.connect(path) as device:
+                with as_regions(LITERT):
+                    prepared = await device.prepare(addition(4))
+                await prepared.run([np.arange(4, dtype=np.float32)] * 2)
+            write_record(noted_by(recorder), file)
+
+    asyncio.run(record())
+    (model,) = read_record(file).models.values()
+    assert LITERT.encode() in model.content
+    ran = asyncnn_command("replay", file, "--device", "reference")
+    assert ran.status == 0, ran
+    assert "2 calls, 2 repeated" in ran.out
+    assert "outputs of 1 compared" in ran.out
 
 
 @pytest.mark.parametrize("words", [("replay", MODEL), ("record", "--socket", "@none")])

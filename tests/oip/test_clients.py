@@ -73,6 +73,8 @@ async def test_models_are_unloaded_and_loaded(client: Client) -> None:
     await client.infer("sum", {"x": X, "y": Y})
     with pytest.raises(InferenceServerException, match="cannot be loaded with config"):
         await client.own.load_model("sum", config="{}")
+    with pytest.raises(InferenceServerException, match="no model 'other'"):
+        await client.own.load_model("other")
 
 
 async def test_requests_are_counted(client: Client) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import asyncnn
+from asyncnn.pipeline import Pipeline, Stage
 from asyncnn.runtime.model import shapes_by_name
 from tests.networks import addition
 from tests.runtime.stateful import counting
@@ -73,6 +74,10 @@ MISTAKES: dict[str, tuple[Case, str]] = {
     "another shape": (
         lambda g: g.prepared.run(IMAGE[:, :4]),
         "has shape [1, 4, 8, 1], the model takes [1, 8, 8, 1]",
+    ),
+    "a batch": (
+        lambda g: g.prepared.run(np.concatenate([IMAGE, IMAGE])),
+        "takes [1, 8, 8, 1] (each array[k:k+1] is a run of its own: asyncio.gather",
     ),
     "another name": (
         lambda g: g.prepared.run({"img": IMAGE}),
@@ -215,8 +220,8 @@ MISTAKES: dict[str, tuple[Case, str]] = {
         "3 is no name of a device (known: reference",
     ),
     "settings as a dict": (
-        lambda g: asyncnn.open_device(settings={"threads": 2}),  # type: ignore[arg-type]
-        "settings of type dict (give asyncnn.DeviceSettings(",
+        lambda g: asyncnn.open_device(settings={"lanes": 2}),  # type: ignore[arg-type]
+        "settings of type dict (give asyncnn.DeviceSettings(lanes=2), say)",
     ),
     "an unknown extension": (
         lambda g: asyncnn.open_device(extensions="com.example.no"),
@@ -242,9 +247,46 @@ MISTAKES: dict[str, tuple[Case, str]] = {
         lambda g: g.device.prepare(g.model, priority="high"),
         "'high' is text (give asyncnn.Priority.LOW, asyncnn.Priority.MEDIUM",
     ),
+    "a priority of no name": (
+        lambda g: g.device.prepare(g.model, priority=7),
+        "7 is no Priority (give asyncnn.Priority.LOW, asyncnn.Priority.MEDIUM",
+    ),
+    "supervision as text": (
+        lambda g: asyncnn.connect(supervised="yes"),  # type: ignore[arg-type]
+        "supervised is 'yes' (give True, or asyncnn.Supervision(",
+    ),
+    "supervision by text": (
+        lambda g: asyncnn.Supervision(wait="1"),  # type: ignore[arg-type]
+        "Supervision.wait is a str (it is a number)",
+    ),
+    "supervision backwards": (
+        lambda g: asyncnn.Supervision(first_delay=-1),
+        "Supervision.first_delay is -1 (it is 0 at least)",
+    ),
     "a path that is explained": (
         lambda g: asyncnn.explain(g.device, str(MODEL)),  # type: ignore[arg-type]
         "type str cannot be explained (asyncnn.load_model reads one",
+    ),
+    # Pipelines and builders
+    "a model as a stage": (
+        lambda g: Pipeline(g.prepared),
+        "is no stage of a model that is prepared (give Stage('name', await",
+    ),
+    "a stage that is not prepared": (
+        lambda g: Pipeline(Stage("read", g.model)),
+        "is no stage of a model that is prepared (give Stage('name', await",
+    ),
+    "no frame in flight": (
+        lambda g: Pipeline(Stage("read", g.prepared), in_flight=0),
+        "not positive: in_flight=0, backlog=1, timeout=None",
+    ),
+    "a dtype as a type": (
+        lambda g: asyncnn.ModelBuilder().input("x", np.float32, (2,)),  # type: ignore[arg-type]
+        "is no OperandType (give asyncnn.OperandType.TENSOR_FLOAT32)",
+    ),
+    "an operation as text": (
+        lambda g: asyncnn.ModelBuilder().operation("ADD", [], ()),  # type: ignore[call-overload]
+        "'ADD' is no OperationType (give asyncnn.OperationType.TANH)",
     ),
     # All else
     "an unknown input": (
@@ -298,7 +340,13 @@ OF_WRONG_TYPES = {
     "settings as a dict",
     "what is no extension",
     "a priority as text",
+    "supervision as text",
+    "supervision by text",
     "a path that is explained",
+    "a model as a stage",
+    "a stage that is not prepared",
+    "a dtype as a type",
+    "an operation as text",
     "a buffer for a name",
     "waiting for one run",
 }

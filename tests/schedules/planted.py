@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 from asyncnn.fences import core
 from asyncnn.fences.core import Gate
 from asyncnn.qos import run_queue
-from asyncnn.qos.inbox import LoopInbox
 from asyncnn.qos.lanes import Lanes
+from asyncnn.qos.native_lanes import LoopInbox
 from asyncnn.qos.scheduler import Scheduler
 from asyncnn.qos.work import RUNNING, Work
 from asyncnn.service.channel import Channel

@@ -14,9 +14,9 @@ from asyncnn.hal.types import DataLocation, Memory, Model, RequestArgument
 from asyncnn.service import wire
 from asyncnn.service.channel import MAX_PACKET_BYTES, Channel, ChannelBounds
 from asyncnn.service.decoding import (
+    MessageFile,
     Received,
     ReceivedFile,
-    _sealed_file,
     decode_to_client,
 )
 from asyncnn.service.process import socket_address
@@ -168,7 +168,8 @@ class RawClient:
 
 def sealed(data: bytes) -> int:
     """Return the descriptor of a memory file as a `Channel` sends it."""
-    return _sealed_file(data)
+    file = MessageFile(data)
+    return os.dup(file.fd)
 
 
 def ping(number: int) -> wire.GetSupportedOperations:

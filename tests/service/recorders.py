@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from asyncnn.devices import ReferenceDevice
+from asyncnn.devices.engine_device import EngineDevice
 from asyncnn.service import RecordingSettings, Server
 from asyncnn.service.driver.recorder import CallRecorder
 from asyncnn.service.recorded_memory import read_memory
@@ -15,11 +16,13 @@ EVERYTHING = RecordingSettings(models=True, tensors=True, max_bytes=2**22)
 
 @asynccontextmanager
 async def recording_driver(
-    path: Path, settings: RecordingSettings = EVERYTHING
+    path: Path,
+    settings: RecordingSettings = EVERYTHING,
+    kind: type[EngineDevice] = ReferenceDevice,
 ) -> AsyncIterator[CallRecorder]:
-    """Serve the reference device, and note what clients call."""
+    """Serve a device, and note what clients call."""
     recorder = CallRecorder(settings, RecordedDriver("reference"))
-    async with ReferenceDevice() as device, Server(device, path, recorder=recorder):
+    async with kind() as device, Server(device, path, recorder=recorder):
         yield recorder
 
 

@@ -332,11 +332,11 @@ class TestRequests:
         client = await attach().greet()
         with monkeypatch.context() as patch:
             patch.setattr(channel, "MAX_PACKET_BYTES", 0)
-            patch.setattr(decoding, "_sealed_file", _fail_for_want_of_descriptors)
+            patch.setattr(decoding, "create_file", _fail_for_want_of_descriptors)
             assert await hung_up_on(client, ping(1))
 
 
-def _fail_for_want_of_descriptors(_: bytes) -> None:
+def _fail_for_want_of_descriptors(_: str) -> None:
     raise OSError(errno.EMFILE, "Too many open files")
 
 

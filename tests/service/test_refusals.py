@@ -183,7 +183,7 @@ class TestMessages:
         with monkeypatch.context() as patch:
             data = wire.encode(wire.GetSupportedOperations(1, model, ()))
             client.send_file(data)
-            patch.setattr("asyncnn.service.decoding._sealed_file", fail)
+            patch.setattr("asyncnn.service.decoding.create_file", fail)
             answer = await client.receive()
             assert answer == wire.SupportedOperations(1, EXHAUSTED, ())
         client.send(ping(2))

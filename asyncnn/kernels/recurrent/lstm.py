@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
 from asyncnn.hal.operations.lstm import BACKWARD_CELL, FORWARD_CELL, CellInputs
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.kernel import Outputs, Prepare, PreparedKernel
+from asyncnn.kernels.kernel import Prepare, PreparedKernel
 from asyncnn.kernels.recurrent.unroll import (
     Auxiliary,
     Direction,
     Extent,
-    Results,
+    one_step,
+    one_way,
     two_way,
-    unrolled,
 )
 
 Activation: TypeAlias = Callable[[Array], Array]
@@ -284,15 +284,7 @@ def _prepare_step(operation: BoundOperation) -> PreparedKernel:
     outputs]``, which are the same, and ``cell_state_out: T [batches, units]``.
     """
     cell = CellInputs(weights=1, states=18, layer_norm=23)
-    weights = pack(operation, cell, _SETTINGS)
-
-    def arrange(outputs: Outputs) -> Results:
-        scratch, output_state, cell_state, output = outputs
-        scratch.fill(0)
-        return Results([output[None]], [output_state, cell_state])
-
-    extent = Extent((1, operation.shape(0)[0]), time_major=True)
-    return unrolled([Direction(weights, (0,), _STATES)], extent, arrange)
+    return one_step(pack(operation, cell, _SETTINGS), operation, _STATES)
 
 
 def _prepare_sequence(operation: BoundOperation) -> PreparedKernel:
@@ -302,13 +294,8 @@ def _prepare_sequence(operation: BoundOperation) -> PreparedKernel:
     outputs, the states after the last step.
     """
     cell = CellInputs(weights=1, states=18, layer_norm=24)
-    weights = pack(operation, cell, _SETTINGS)
     extent = Extent.of(operation, time_major=operation.boolean(23))
-
-    def arrange(outputs: Outputs) -> Results:
-        return Results([extent.by_step(outputs[0])], outputs[1:])
-
-    return unrolled([Direction(weights, (0,), _STATES)], extent, arrange)
+    return one_way(pack(operation, cell, _SETTINGS), extent, _STATES)
 
 
 def _prepare_two_way(operation: BoundOperation) -> PreparedKernel:

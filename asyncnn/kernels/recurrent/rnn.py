@@ -19,9 +19,9 @@ from asyncnn.kernels.recurrent.unroll import (
     Auxiliary,
     Direction,
     Extent,
-    Results,
+    one_step,
+    one_way,
     two_way,
-    unrolled,
 )
 
 
@@ -55,14 +55,7 @@ def _pack(
 
 def _prepare_step(operation: BoundOperation) -> PreparedKernel:
     """Compute one step of ``input: T [batches, inputs]``; both outputs are the same."""
-    weights = _pack(operation, 1, activation=5)
-
-    def arrange(outputs: Outputs) -> Results:
-        state, output = outputs
-        return Results([output[None]], [state])
-
-    extent = Extent((1, operation.shape(0)[0]), time_major=True)
-    return unrolled([Direction(weights, (0,), (4,))], extent, arrange)
+    return one_step(_pack(operation, 1, activation=5), operation, (4,))
 
 
 def _prepare_sequence(operation: BoundOperation) -> PreparedKernel:
@@ -71,13 +64,8 @@ def _prepare_sequence(operation: BoundOperation) -> PreparedKernel:
     Gives ``output: T [steps, batches, units]`` in the same layout and, if it is an
     output, the state after the last step.
     """
-    weights = _pack(operation, 1, activation=5)
     extent = Extent.of(operation, time_major=operation.integer(6) == 1)
-
-    def arrange(outputs: Outputs) -> Results:
-        return Results([extent.by_step(outputs[0])], outputs[1:])
-
-    return unrolled([Direction(weights, (0,), (4,))], extent, arrange)
+    return one_way(_pack(operation, 1, activation=5), extent, (4,))
 
 
 def _prepare_two_way(operation: BoundOperation) -> PreparedKernel:

@@ -110,6 +110,37 @@ def unrolled(
     return stateless(run)
 
 
+def one_step(
+    weights: CellWeights, operation: BoundOperation, states: tuple[int, ...]
+) -> PreparedKernel:
+    """Return the kernel of one step of a cell from the inputs that are its ``states``.
+
+    Its outputs are the states after it, then the first of these once more; what is
+    before them becomes zero.
+    """
+
+    def arrange(outputs: Outputs) -> Results:
+        *others, output = outputs
+        first = len(others) - len(states)
+        for scratch in others[:first]:
+            scratch.fill(0)
+        return Results([output[None]], others[first:])
+
+    extent = Extent((1, operation.shape(0)[0]), time_major=True)
+    return unrolled([Direction(weights, (0,), states)], extent, arrange)
+
+
+def one_way(
+    weights: CellWeights, extent: Extent, states: tuple[int, ...]
+) -> PreparedKernel:
+    """Return the kernel of all steps: its outputs are the sequence, maybe states."""
+
+    def arrange(outputs: Outputs) -> Results:
+        return Results([extent.by_step(outputs[0])], outputs[1:])
+
+    return unrolled([Direction(weights, (0,), states)], extent, arrange)
+
+
 class Auxiliary(msgspec.Struct, frozen=True):
     """The inputs that feed each direction.
 

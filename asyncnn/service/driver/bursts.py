@@ -17,7 +17,7 @@ from asyncnn.hal.types import BufferToken, ErrorStatus, Handle, Memory
 from asyncnn.memory.descriptors import Descriptor, duplicated
 from asyncnn.pacing import TakeTurn
 from asyncnn.service import wire
-from asyncnn.service.driver.parts import Common, SessionPart
+from asyncnn.service.driver.parts import SessionFields, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained
@@ -40,11 +40,11 @@ class Bursts(SessionPart):
 
     def __init__(
         self,
-        common: Common,
+        session: SessionFields,
         callback_of: Callable[[int], "RemoteBurstCallback"],
         quota: Quota,
     ) -> None:
-        super().__init__(common)
+        super().__init__(session)
         self._callback_of = callback_of
         self._quota = quota
         self._bursts: CountedTable[IBurstContext | None] = quota.table()

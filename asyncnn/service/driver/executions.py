@@ -24,7 +24,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.service import wire
-from asyncnn.service.driver.parts import Common, SessionPart
+from asyncnn.service.driver.parts import SessionFields, SessionPart
 from asyncnn.service.driver.pools import Unusable, are_mapped
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, kill, warn_if_refused
@@ -58,8 +58,8 @@ class _KeptRequest(msgspec.Struct, frozen=True, eq=False):
 class Executions(SessionPart):
     """Executions and bound requests by their numbers."""
 
-    def __init__(self, common: Common, quota: Quota) -> None:
-        super().__init__(common)
+    def __init__(self, session: SessionFields, quota: Quota) -> None:
+        super().__init__(session)
         self._quota = quota
         self._executing: CountedTable[_Executing] = quota.table()
         self._kept: dict[int, _KeptRequest] = {}

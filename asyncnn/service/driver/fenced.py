@@ -32,7 +32,7 @@ from asyncnn.hal.types import NO_TIMING, ErrorStatus, ExecutionOptions
 from asyncnn.hal.validate import execution_options
 from asyncnn.service import wire
 from asyncnn.service.driver.executions import Bound, Executions
-from asyncnn.service.driver.parts import Common, SessionPart
+from asyncnn.service.driver.parts import SessionFields, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, log
@@ -140,8 +140,10 @@ class FencedOrders(SessionPart):
     As many ``descriptors`` of the client are kept open.
     """
 
-    def __init__(self, common: Common, executions: Executions, quota: Quota) -> None:
-        super().__init__(common)
+    def __init__(
+        self, session: SessionFields, executions: Executions, quota: Quota
+    ) -> None:
+        super().__init__(session)
         self._loop = asyncio.get_running_loop()
         self._executions = executions
         self._quota = quota

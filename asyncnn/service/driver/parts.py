@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
@@ -28,45 +26,37 @@ if TYPE_CHECKING:
     from asyncnn.service.driver.recorder import ClientRecorder
 
 
-class Common(msgspec.Struct, frozen=True, eq=False):
-    """What the session of the client called ``client_name`` gives to all of its parts.
+class SessionFields:
+    """What a session and all of its parts know by the same names.
 
-    ``models`` are the client's prepared models by number. ``tasks`` end with the
-    session. ``validating`` is the thread that checks large models of the client's
-    process. ``send`` sends a message to the client. It ``may_run_regions``, which an
-    engine reads as they are: on the device that is ``isolated``, if there is one. What
-    it calls is noted by ``recorder``, if there is one.
+    It is of the client called ``client_name``. ``_models`` are the client's prepared
+    models by number. ``_tasks`` end with the session. ``_validating`` is the thread
+    that checks large models of the client's process. ``_send`` sends a message to the
+    client. It may run regions, which an engine reads as they are: on the device that is
+    ``_isolated``, if there is one. What it calls is noted by ``_recorder``, if there is
+    one.
     """
 
     client_name: str
-    device: IDevice
-    limits: ServiceLimits
-    models: CountedTable[IPreparedModel]
-    pools: AnnouncedPools
-    tasks: OwnedTasks
-    validating: SerialOffload
-    send: Callable[[wire.ToClient], None]
-    may_run_regions: bool
-    isolated: "Isolated | None"
-    recorder: "ClientRecorder | None"
+    _device: IDevice
+    _limits: ServiceLimits
+    _models: CountedTable[IPreparedModel]
+    _pools: AnnouncedPools
+    _tasks: OwnedTasks
+    _validating: SerialOffload
+    _send: Callable[[wire.ToClient], None]
+    _may_run_regions: bool
+    _isolated: "Isolated | None"
+    _recorder: "ClientRecorder | None"
 
 
-class SessionPart:
-    """Base of all parts, which refer to what they have in common by short names."""
+class SessionPart(SessionFields):
+    """Base of all parts, which have what is the session's."""
 
-    def __init__(self, common: Common) -> None:
-        # Taken out of it once: executions look these up for every message.
-        self.client_name = common.client_name
-        self._device = common.device
-        self._limits = common.limits
-        self._models = common.models
-        self._pools = common.pools
-        self._tasks = common.tasks
-        self._validating = common.validating
-        self._send = common.send
-        self._may_run_regions = common.may_run_regions
-        self._isolated = common.isolated
-        self._recorder = common.recorder
+    def __init__(self, session: SessionFields) -> None:
+        # Each itself: executions look these up for every message.
+        for name in SessionFields.__annotations__:
+            setattr(self, name, getattr(session, name))
 
     def _isolated_for(self, model: Model) -> "Isolated | None":
         """Return what runs a model with regions; None if it is the driver's device."""

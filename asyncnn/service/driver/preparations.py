@@ -26,7 +26,7 @@ from asyncnn.hal.routes import IRouting
 from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.service import wire
-from asyncnn.service.driver.parts import Common, SessionPart
+from asyncnn.service.driver.parts import SessionFields, SessionPart
 from asyncnn.service.driver.pools import ReceivedCache, are_mapped
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, kill, log, warn_if_refused
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 class Preparations(SessionPart):
     """Preparations under way by number; what is prepared is a model of that number."""
 
-    def __init__(self, common: Common, quota: Quota) -> None:
-        super().__init__(common)
+    def __init__(self, session: SessionFields, quota: Quota) -> None:
+        super().__init__(session)
         self._quota = quota
         self._preparing: CountedTable[_Preparing] = quota.table()
         # What is being done for a model that was released goes on keeping its files.

@@ -21,7 +21,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer
 from asyncnn.service import wire
-from asyncnn.service.driver.parts import Common, SessionPart
+from asyncnn.service.driver.parts import SessionFields, SessionPart
 from asyncnn.service.driver.pools import are_mapped
 from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Queries(SessionPart):
     """Answers a client, whose number is ``seen_by`` if it may know of itself only."""
 
-    def __init__(self, common: Common, seen_by: int | None) -> None:
-        super().__init__(common)
+    def __init__(self, session: SessionFields, seen_by: int | None) -> None:
+        super().__init__(session)
         self._seen_by = seen_by
         self._large = 0
 
@@ -108,8 +108,8 @@ class Queries(SessionPart):
 class ClientBuffers(SessionPart):
     """Buffers by number."""
 
-    def __init__(self, common: Common, quota: Quota) -> None:
-        super().__init__(common)
+    def __init__(self, session: SessionFields, quota: Quota) -> None:
+        super().__init__(session)
         self._quota = quota
         self._buffers: CountedTable[IBuffer | None] = quota.table()
         self._noted: dict[int, tuple[int, NotedBlob]] = {}

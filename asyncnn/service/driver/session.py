@@ -18,7 +18,6 @@ from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.interfaces import (
     IDevice,
-    IPreparedModel,
     IWatched,
     hal_hints,
     has_measured_capabilities,
@@ -35,16 +34,11 @@ from asyncnn.service.decoding import FromClient, Unread, decode_to_driver
 from asyncnn.service.driver.bursts import Bursts, CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.executions import Executions
 from asyncnn.service.driver.fenced import FencedOrders
-from asyncnn.service.driver.parts import Common
+from asyncnn.service.driver.parts import SessionFields
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.preparations import Preparations
 from asyncnn.service.driver.queries import ClientBuffers, Queries
-from asyncnn.service.driver.quotas import (
-    CountedTable,
-    ProcessResources,
-    Quota,
-    UserQuotas,
-)
+from asyncnn.service.driver.quotas import ProcessResources, Quota, UserQuotas
 from asyncnn.service.driver.reporting import NO_DESCRIPTOR, explained, log
 from asyncnn.service.limits import OwnedTasks, ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
@@ -86,7 +80,7 @@ class ServedClient(msgspec.Struct, frozen=True, eq=False):
     recorder: "ClientRecorder | None" = None
 
 
-class ClientSession:
+class ClientSession(SessionFields):
     """Serves a connection of a client. ``lost`` is called once, when it has ended."""
 
     def __init__(
@@ -104,30 +98,30 @@ class ClientSession:
         self._tell_lost = lost
         # Kept, so that the next connection of the same user finds them.
         self._quotas = quotas
-        self._name = client.name
+        self.client_name = client.name
         self._greeted = False
         self._told_status = DeviceStatus.AVAILABLE
         self._unwatch: Callable[[], None] = lambda: None
         self._is_released = self._has_ended = False
         self._want: ResourceExhaustedTransientError | None = None
         self._pools = AnnouncedPools(mapper, quotas.pools, self._send)
-        self._prepared: CountedTable[IPreparedModel] = quotas.prepared_models.table()
+        self._models = quotas.prepared_models.table()
         self._tasks = OwnedTasks(limits.max_executions)
         isolated = served.isolated
-        self._isolated: Isolated | None = None
+        self._isolated = None
         if isolated is not None:
             self._isolated = _apart(isolated, limits, quotas.region_processes)
         self._may_run_regions = served.may_run_regions
         self._resources = resources
         self._recorder = served.recorder
-        common = self._common()
-        self._preparations = Preparations(common, quotas.prepared_models)
-        self._queries = Queries(common, None if served.sees_others else client.number)
+        self._validating = resources.validating
+        self._preparations = Preparations(self, quotas.prepared_models)
+        self._queries = Queries(self, None if served.sees_others else client.number)
         self._calls = CallsToClient(self._send)
-        self._executions = Executions(common, quotas.executions)
-        self._fenced = FencedOrders(common, self._executions, quotas.fenced_executions)
-        self._bursts = Bursts(common, self.burst_callback, quotas.bursts)
-        self._buffers = ClientBuffers(common, quotas.buffers)
+        self._executions = Executions(self, quotas.executions)
+        self._fenced = FencedOrders(self, self._executions, quotas.fenced_executions)
+        self._bursts = Bursts(self, self.burst_callback, quotas.bursts)
+        self._buffers = ClientBuffers(self, quotas.buffers)
         self._descriptors = resources.descriptors(self._count_descriptors)
         self._mappings = resources.mappings(self._count_mappings)
         self._greeting = asyncio.get_running_loop().call_later(
@@ -144,21 +138,6 @@ class ClientSession:
                 self._channel_bounds(),
             )
         resources.reading.opened()
-
-    def _common(self) -> Common:
-        return Common(
-            self._name,
-            self._device,
-            self._limits,
-            self._prepared,
-            self._pools,
-            self._tasks,
-            self._resources.validating,
-            self._send,
-            self._may_run_regions,
-            self._isolated,
-            self._recorder,
-        )
 
     def _channel_bounds(self) -> ChannelBounds:
         limits, resources = self._limits, self._resources
@@ -199,12 +178,12 @@ class ClientSession:
         del self._executions, self._fenced, self._bursts, self._buffers
 
     def _lost(self, reason: str) -> None:
-        name = self._name
+        name = self.client_name
         if self._channel.has_refused:
             log.log(logging.WARNING, "%s is hung up on: %s", name, reason)
         else:
             log.log(logging.INFO, "%s has gone: %s", name, reason)
-        DRIVER("client lost", client=self._name, reason=reason)
+        DRIVER("client lost", client=self.client_name, reason=reason)
         self._release()
         self._tell_lost(self)
 
@@ -225,7 +204,7 @@ class ClientSession:
             parts.callback(self._descriptors.close)
             parts.callback(self._mappings.close)
             parts.callback(self._pools.close)
-            parts.callback(self._prepared.clear)
+            parts.callback(self._models.clear)
             parts.callback(self._tasks.cancel)
             parts.callback(self._calls.close)
             parts.callback(self._buffers.close)
@@ -369,7 +348,7 @@ class ClientSession:
     def _handle(self, message: wire.ToDriver, fds: Sequence[int]) -> None:
         """Do what a message asks for."""
         if DRIVER.is_on:
-            DRIVER("asked", client=self._name, call=type(message).__name__)
+            DRIVER("asked", client=self.client_name, call=type(message).__name__)
         match message:
             case wire.AnnouncePools():
                 self._pools.announce(message.pools, fds)

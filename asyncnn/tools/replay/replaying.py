@@ -1,7 +1,7 @@
 """The work behind ``asyncnn replay``: a recording repeated, compared and cut down."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -9,12 +9,15 @@ from msgspec.structs import replace
 
 from asyncnn.devices.device_settings import DeviceSettings, with_options
 from asyncnn.devices.own_devices import own_device
+from asyncnn.extensions.regions import region_of
 from asyncnn.hal.interfaces import cause_of_death
 from asyncnn.hal.types import Memory, Model
 from asyncnn.memory.pools import from_buffer, view
-from asyncnn.runtime.device import Device
+from asyncnn.runtime.device import Device, numbered_ends
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect
+from asyncnn.runtime.translation import has_extensions_of, translate
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.service.recording import (
     CallRecord,
     RecordedModel,
@@ -93,6 +96,8 @@ class ReplayTrials:
         if device is None:
             opening = _opened(self._request)
             self._device = device = await self._stack.enter_async_context(opening)
+            for number, model in self._models.items():
+                self._models[number] = await _in_a_form_for(device, model)
         repetition = Repetition(record, device.hal, self._models)
         await repetition.run(is_paced=self._request.paced)
         self.repetitions.append(repetition)
@@ -132,6 +137,14 @@ def found_models(
         elif known.digest in by_digest:
             found[number] = by_digest[known.digest]
     return found
+
+
+async def _in_a_form_for(device: Device, model: Model) -> Model:
+    """Translate a region if its engine is not there, and it can be translated."""
+    if region_of(model) is not None and not has_extensions_of(device.hal, model):
+        with suppress(UnsupportedOperatorError):
+            return (await translate(numbered_ends(model))).model
+    return model
 
 
 def _whole(known: RecordedModel) -> Model:
