@@ -108,7 +108,7 @@ class ClusterModel(StartingModel):
                 for e in request.outputs
             ),
         )
-        pools, run = _Pools(request), self._run(order, options)
+        pools, run = _RequestPools(request), self._run(order, options)
         run.told = partial(_ended, told, use, pools)
         if pools.are_mapped:
             pools.give(run)
@@ -142,7 +142,7 @@ class ClusterModel(StartingModel):
         return self.in_use(request)
 
 
-class _Pools:
+class _RequestPools:
     """The pools of a request: those that cannot be mapped are copied, which may block.
 
     :raises AsyncnnError: if one is malformed.
@@ -202,7 +202,7 @@ def _told_itself(result: ExecutionResult) -> None:
 def _ended(
     told: Callable[[ExecutionResult], None],
     use: BuffersInUse | None,
-    pools: _Pools,
+    pools: _RequestPools,
     result: ExecutionResult,
 ) -> None:
     """Give back what a request has used, then tell the result."""

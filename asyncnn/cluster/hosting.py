@@ -24,7 +24,7 @@ from asyncnn.cluster.exchange import (
     answer_of,
     unpacked,
 )
-from asyncnn.cluster.streams import Listening
+from asyncnn.cluster.streams import StreamPort
 from asyncnn.devices import OWN_PROCESS, DeviceStatistics, IMeasured
 from asyncnn.devices.own_devices import default_device
 from asyncnn.execution import binding_of
@@ -131,7 +131,7 @@ class ReplicaHost:
         self._models: dict[int, _Hosted] = {}
         self._tasks: dict[int, asyncio.Task[object]] = {}
         self._cancelled: OrderedDict[int, bool] = OrderedDict()
-        self._listening = Listening(self)
+        self._listening = StreamPort(self)
 
     async def open(self) -> HostFacts:
         """Open the device, once, and say what it is.

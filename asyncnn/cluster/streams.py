@@ -225,7 +225,7 @@ class _HostEnd(_Frames):
             self.send(told, answer.outputs)
 
 
-class Listening:
+class StreamPort:
     """A port of a host, and who is connected to it."""
 
     def __init__(self, runner: Runner) -> None:
