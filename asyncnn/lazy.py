@@ -17,14 +17,14 @@ from types import ModuleType
 
 
 def lazy_names(
-    package: str, names: Mapping[str, str], subpackages: str = ""
+    package: str, names: Mapping[str, str], subpackages: str = "", *, extra: str = ""
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of ``package``.
 
     ``names`` are its public names, separated by spaces, by the modules that define
     them. The package imports the same names under ``TYPE_CHECKING``, for type checkers,
     and lists them in ``__all__``. ``subpackages``, separated likewise, are attributes
-    even before anybody imports them.
+    even before anybody imports them. What is not installed is in the ``extra``.
     """
     module_of = {
         name: module for module, those in names.items() for name in those.split()
@@ -35,7 +35,12 @@ def lazy_names(
     def getattr_(name: str) -> object:
         value: object
         if name in module_of:
-            value = getattr(import_module(module_of[name]), name)
+            try:
+                value = getattr(import_module(module_of[name]), name)
+            except ModuleNotFoundError as error:
+                if extra:
+                    error.add_note(f"install it with: pip install 'asyncnn[{extra}]'")
+                raise
         elif name in parts:
             value = import_module(f"{package}.{name}")
         else:

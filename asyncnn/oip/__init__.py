@@ -46,6 +46,7 @@ else:
             "asyncnn.oip.listening": "Address Security rest_served rpc_served",
             "asyncnn.oip.repository": "NamedFile Repository",
         },
+        extra="oip",
     )
 
 __all__ = (

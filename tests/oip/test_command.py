@@ -10,10 +10,20 @@ import httpx
 import pytest
 import tritonclient.grpc
 
+import asyncnn
 from tests.cli.conftest import Ran
 from tests.cli.conftest import asyncnn_command as asyncnn_command
 
 SERVE = [sys.executable, "-m", "asyncnn", "serve"]
+
+
+def test_without_a_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "asyncnn.oip.listening", raising=False)
+    monkeypatch.delitem(vars(asyncnn.oip), "rest_served", raising=False)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        _ = asyncnn.oip.rest_served
+    assert "pip install 'asyncnn[oip]'" in caught.value.__notes__[0]
 
 
 def test_models_are_served_beside_the_socket(
