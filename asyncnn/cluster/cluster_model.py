@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
+    Memory,
     Model,
     Request,
     RequestArgument,
@@ -151,7 +152,7 @@ class _RequestPools:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._mapper = Mapper()
-        self._given: Any = request.pools  # no other kind is taken
+        self._given = cast("Sequence[Memory]", request.pools)  # no tokens any more
         self._found = [self._mapper.map_nowait(pool) for pool in self._given]
 
     @property

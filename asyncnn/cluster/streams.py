@@ -104,7 +104,7 @@ class _Frames(asyncio.BufferedProtocol):
     transport: asyncio.Transport
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
-        self._decode = msgspec.msgpack.Decoder(kind).decode
+        self._decode: Callable[[Any], Any] = msgspec.msgpack.Decoder(kind).decode
         self._buffer = bytearray(_ROOM)
         self._filled = 0
 
