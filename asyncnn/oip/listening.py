@@ -141,6 +141,7 @@ async def rest_served(
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         ssl_certfile=security.certificate,
         ssl_keyfile=security.key,

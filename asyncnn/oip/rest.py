@@ -5,6 +5,7 @@ extensions for binary tensors, repositories, statistics and system shared memory
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -69,9 +70,8 @@ async def infer(door: Door, request: Request) -> Response:
     with Admitted(door, size) as under_way:
         body = await _body(request, size, limits.body_s)
         asking = JsonRequest(body, request.headers.get(HEADER_LENGTH))
-        path = request.path_params
-        named = path["model_name"], path.get("model_version", "")
-        return await under_way.answer(*named, asking)
+        name, version = request.path_params.values()
+        return await under_way.answer(name, version, asking)
 
 
 async def _body(request: Request, most: int, seconds: float) -> bytes:
@@ -132,7 +132,6 @@ LOADING = "/v2/repository/models/{model_name}"
 INDEX = list[calls.IndexRecord]
 
 CALLS = (
-    # First, as paths are looked for in this order.
     Call("POST", f"{MODEL}/infer", infer, InferRequest),
     Call("POST", f"{MODEL}{VERSION}/infer", infer, InferRequest),
     Call("GET", "/v2/health/live", calls.live),
@@ -161,6 +160,37 @@ CALLS = (
         )
     ),
 )
+
+
+class _Runs:
+    """Answers runs before routes are looked for, which takes as long as a small model.
+
+    One whose client has gone stops computing.
+    """
+
+    _path = re.compile(
+        "/v2/models/(?P<model_name>[^/]+)(/versions/(?P<model_version>[^/]+))?/infer$"
+    )
+
+    def __init__(self, app: Application, door: Door) -> None:
+        self._app, self._door = app, door
+        self._run = CancelOnDisconnect(self._answer)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        found = self._path.match(scope["path"]) if is_post else None
+        if found is None:
+            await self._app(scope, receive, send)
+        else:
+            scope["path_params"] = found.groupdict("")
+            await self._run(scope, receive, send)
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            answer = await infer(self._door, Request(scope, receive))
+        except AsyncnnError as error:
+            answer = _refused(error)
+        await answer(scope, receive, send)
 
 
 class _TokenGate:
@@ -200,24 +230,20 @@ async def _unknown(_: Request, error: Exception) -> Response:
 
 
 def rest_application(door: Door, tokens: Tokens, document: object) -> Starlette:
-    """Return the ASGI application of the protocol, which shows its OpenAPI document.
-
-    A run whose client has gone stops computing.
-    """
+    """Return the ASGI application of the protocol, which shows its OpenAPI document."""
     described = encode(document)
 
     async def openapi(_: Request) -> Response:
         return json_answer(described)
 
-    def route(call: Call) -> Route:
-        is_run = call.answer is infer
-        answer = partial(infer if is_run else call.told, door)
-        ending = [Middleware(CancelOnDisconnect)] if is_run else []
-        return Route(call.path, answer, methods=[call.method], middleware=ending)
-
+    routes = [
+        Route(call.path, partial(call.told, door), methods=[call.method])
+        for call in CALLS
+    ]
+    gate = [Middleware(_TokenGate, tokens=tokens)] if tokens else []
     return Starlette(
-        routes=[*map(route, CALLS), Route("/openapi.json", openapi)],
-        middleware=[Middleware(_TokenGate, tokens=tokens)] if tokens else [],
+        routes=[*routes, Route("/openapi.json", openapi)],
+        middleware=[*gate, Middleware(_Runs, door=door)],
         exception_handlers={
             AsyncnnError: _failed,
             Exception: _failed,
