@@ -109,7 +109,7 @@ class ClusterModel(StartingModel):
                 for e in request.outputs
             ),
         )
-        pools, run = _RequestPools(request), self._run(order, options)
+        pools, run = _PoolsOfRun(request), self._run(order, options)
         run.told = partial(_ended, told, use, pools)
         if pools.are_mapped:
             pools.give(run)
@@ -143,7 +143,7 @@ class ClusterModel(StartingModel):
         return self.in_use(request)
 
 
-class _RequestPools:
+class _PoolsOfRun:
     """The pools of a request: those that cannot be mapped are copied, which may block.
 
     :raises AsyncnnError: if one is malformed.
@@ -203,7 +203,7 @@ def _told_itself(result: ExecutionResult) -> None:
 def _ended(
     told: Callable[[ExecutionResult], None],
     use: BuffersInUse | None,
-    pools: _RequestPools,
+    pools: _PoolsOfRun,
     result: ExecutionResult,
 ) -> None:
     """Give back what a request has used, then tell the result."""
