@@ -6,6 +6,7 @@ This is the one module that knows Ray, which is imported when a cluster is opene
 import asyncio
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -91,7 +92,10 @@ class Cluster:
             if not isinstance(error, Exception):
                 raise
             words = " ".join(str(error).split())
-            raise NoDriverError(f"no cluster at {CLUSTER}{where}: {words}") from error
+            raise NoDriverError(
+                f"no cluster at {CLUSTER}{where}: {words}",
+                hint="one that takes tokens wants RAY_AUTH_MODE=token",
+            ) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -128,6 +132,10 @@ class Cluster:
                 "num_cpus": max(os.cpu_count() or 1, int(asked + 0.999)),
                 "include_dashboard": False,
             }
+        elif where != AUTO:
+            host, _, port = where.rpartition(":")
+            # Ray itself tries for a minute.
+            socket.create_connection((host, int(port)), _CONNECTING_S).close()
         self.ray.init(configure_logging=False, log_to_driver=False, **options)
 
     def actor(self, device: str) -> Any:

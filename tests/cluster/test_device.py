@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import socket
 import sys
 import threading
 import time
@@ -264,6 +265,13 @@ async def test_opens_at_once_share_a_connection_to_one_cluster(
 ) -> None:
     ray, settings = FakeRay(), ClusterSettings()
     monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = f"ray://127.0.0.1:{server.getsockname()[1]}"
+        async with links.Cluster(where, settings):
+            assert ray.is_on
+    with pytest.raises(asyncnn.NoDriverError, match=r"refused.*RAY_AUTH_MODE"):
+        await links.Cluster(where, settings).__aenter__()
+    assert not ray.is_on
     both = [links.Cluster("ray://local", settings) for _ in range(2)]
     await asyncio.gather(*(each.__aenter__() for each in both))
     await both[0].__aexit__()
