@@ -135,8 +135,8 @@ else:
             "asyncnn.runtime.signatures": "SignatureRuns",
             "asyncnn.service": "Supervision",
         },
-        "burst devices engine extensions fences fmq hal kernels memory metrics oip "
-        "pipeline qos runtime service tracing web",
+        "burst cluster devices engine extensions fences fmq hal kernels memory metrics "
+        "oip pipeline qos runtime service tracing web",
     )
 
 __all__ = (

@@ -159,8 +159,10 @@ def test_another_name_is_an_attribute_error(name: str) -> None:
 
 
 def test_subpackages_are_attributes() -> None:
-    modules = loaded_after("import asyncnn; asyncnn.fmq.MessageQueue")
-    assert "asyncnn.fmq.queue" in modules
+    named = re.findall(r"^``(\w+)``", asyncnn.__doc__ or "", re.M)
+    assert {"cluster", "fmq", "oip"} <= set(named)
+    code = "; ".join(f"asyncnn.{name}" for name in (*named, "fmq.MessageQueue"))
+    assert "asyncnn.fmq.queue" in loaded_after(f"import asyncnn; {code}")
 
 
 def test_names_are_what_their_modules_have() -> None:

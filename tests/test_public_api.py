@@ -23,6 +23,7 @@ PACKAGES = (
     "asyncnn",
     "asyncnn.burst",
     "asyncnn.callbacks",
+    "asyncnn.cluster",
     "asyncnn.devices",
     "asyncnn.extensions",
     "asyncnn.fences",

@@ -4,6 +4,12 @@
 no network, and so is the same in `simulation`. `hosting` is what runs in an actor: an
 ordinary device. `links` reach actors by Ray, `cluster_device` and `cluster_model` are
 the HAL's objects over them. Ray is imported when a device is opened, and not before.
+
+>>> import asyncnn
+>>> settings = asyncnn.cluster.ClusterSettings(replicas=4, idempotent=True)
+>>> async def main(model, inputs):
+...     async with asyncnn.open_device("ray://auto", replicas=settings) as device:
+...         return await (await device.prepare(model)).run(inputs)
 """
 
 from asyncnn.lazy import lazy_names as _lazy_names

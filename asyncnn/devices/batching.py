@@ -21,7 +21,6 @@ from asyncnn.devices.batch_axis import batched_model
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.executable import Executable
 from asyncnn.devices.run import Run
-from asyncnn.devices.support import check_memory
 from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.plan_execution import run_bound
@@ -261,7 +260,7 @@ class BatchPreparations:
                     delegate=program.delegate,
                     makes_way=makes_way,
                 )
-                check_memory(stacked.arena_bytes, self._most_bytes)
+                stacked.limit(self._most_bytes)
                 is_same = yield from self._agreeing(program, stacked, size)
                 taken_ns[size] = yield from self._timing(stacked)
                 most_ns = min(size * taken_ns[1], self._most_ns / _MARGIN)

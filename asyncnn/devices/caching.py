@@ -57,7 +57,7 @@ from asyncnn.devices.cache_format import (
     unsealed,
 )
 from asyncnn.devices.cache_saving import new_identity, saving
-from asyncnn.devices.support import check_memory, fitting
+from asyncnn.devices.support import fitting
 from asyncnn.engine import PlanRecord, Program
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.delegation import Delegate, version_of
@@ -87,8 +87,8 @@ class ModelCaches:
     """Makes steps of the calls that prepare, load and save models.
 
     ``key_file`` is where the key lies, see `CacheKey`. With ``may_map``, files of
-    this user are mapped. Models that `check_memory` does not allow are refused, with
-    ``most_bytes``. ``delegate`` computes what it claims of each model.
+    this user are mapped. Models that need more than ``most_bytes`` are refused,
+    see `check_memory`. ``delegate`` computes what it claims of each model.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class ModelCaches:
                 identity=b"" if files is None else new_identity(),
                 makes_way=priority is Priority.LOW,
             )
-            check_memory(program.arena_bytes, self._most_bytes)
+            program.limit(self._most_bytes)
             compiled = Compiled(program, preference, priority)
             if files is not None:
                 try:
@@ -205,7 +205,7 @@ class ModelCaches:
             *(model, plans, self._extensions, self._delegate, record.compilation),
             makes_way=record.priority is Priority.LOW,
         )
-        check_memory(program.arena_bytes, self._most_bytes)
+        program.limit(self._most_bytes)
         # Others may have loaded it meanwhile.
         program = self._loaded.setdefault(known, program)
         return Compiled(program, record.preference, record.priority)

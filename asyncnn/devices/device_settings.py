@@ -39,8 +39,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ones under way, which cost little while they wait for their fences; more are refused
     with RESOURCE_EXHAUSTED_TRANSIENT, and so are bursts beyond ``max_bursts`` that are
     open at a time. ``max_run_bytes`` are the most that the temporaries of one execution
-    may take, None as many as a process can have: a model that needs more is refused.
-    What an engine needs within a region is not known before, and not counted. The
+    may take, None as many as a process can have: a model that needs more is refused,
+    and a run whose shapes, or kernels' scratch memory, do. What an engine needs
+    within a region is not known before, and not counted. The
     device-managed buffers of one client hold ``max_buffer_bytes`` at most. Executions
     of a model that lately took less than ``inline_below_us``
     microseconds run on the event loop itself when nothing else is pending, or only what

@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 WORTH_SPREADING_NS = 1_000_000
 """Shorter executions gain little: at each barrier, threads fall asleep and wake up."""
 
-CALM, CALM_OF_LONG = 8, 2
+CALM, CALM_OF_LONG, CALM_OF_LONGEST = 8, 2, 1
 """Executions in a row that found enough idle lanes, after which that is expected.
 
-Of those that take `LONG_NS` or more, fewer say as much.
+Of those that take `LONG_NS` or `LONGEST_NS` or more, fewer say as much.
 """
 
-LONG_NS = 5_000_000
+LONG_NS, LONGEST_NS = 5_000_000, 10_000_000
 
 FORGETTING = 1.02
 """Growth, per execution, of the least duration seen.
@@ -36,11 +36,11 @@ So one slow run does not count, and a slow model is noticed within some tens of 
 
 _GAIN = 1.1
 _TRIALS = 4
-_FEWEST_TURNS, _MOST_TURNS = 64, 4096
+_FEWEST_TURNS, _FEWEST_TURNS_OF_LONG, _MOST_TURNS = 64, 16, 4096
 """Of so many executions, one is made the other way, to see what that takes by now.
 
 Ever fewer are, as long as that is no better: several threads on busy processors may
-take many times as long.
+take many times as long. Of long ones, whose trials may have met such, more at first.
 """
 
 
@@ -62,7 +62,7 @@ class Spreading:
         self._is_begun = self._is_ready = False
         self._calm = 0
         self._trials = _TRIALS
-        self._turns = self._turns_left = _FEWEST_TURNS
+        self._turns = self._turns_left = 0
         self._is_spread = False
         # Of one thread and of several; as `Executable` has it, so that slow ones are
         # seen.
@@ -85,9 +85,11 @@ class Spreading:
             return self.most
         one_ns, several_ns = self._least_ns
         is_spread = several_ns * _GAIN < one_ns
-        if is_spread is not self._is_spread:
+        if is_spread is not self._is_spread or not self._turns:
             self._is_spread = is_spread
-            self._turns = self._turns_left = _FEWEST_TURNS
+            is_long = one_ns >= LONG_NS
+            self._turns = _FEWEST_TURNS_OF_LONG if is_long else _FEWEST_TURNS
+            self._turns_left = self._turns
         self._turns_left -= 1
         if not self._turns_left:
             self._turns = self._turns_left = min(2 * self._turns, _MOST_TURNS)
@@ -112,8 +114,10 @@ class Spreading:
 
     @property
     def _needed(self) -> int:
-        is_long = LONG_NS <= self._least_ns[0] < inf
-        return CALM_OF_LONG if is_long else CALM
+        least_ns = self._least_ns[0]
+        if least_ns < LONG_NS or least_ns == inf:
+            return CALM
+        return CALM_OF_LONG if least_ns < LONGEST_NS else CALM_OF_LONGEST
 
     def begin_anew(self) -> None:
         """Keep to one thread until executions come again: the program was trimmed."""

@@ -125,6 +125,7 @@ class InProcessPreparedModel(BasePreparedModel):
                     program, threads, device.releaser.advance_on_thread
                 )
                 self._executable.spreading = spreading
+                self._executable.may_spread = True  # the first says how long they are
         self._kind: type[Run] = Run
         if compiled.batching is not None and not compiled.batching.why_not:
             self._be_batched(compiled.batching, settings)

@@ -9,6 +9,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     ResourceExhaustedPersistentError,
     all_memory_bytes,
+    check_memory,
 )
 from asyncnn.hal.operands import bodies_of, size_of_data_bytes
 from asyncnn.hal.types import Dimensions, Model, OperandLifeTime, Operation, Subgraph
@@ -75,27 +76,6 @@ def _is_known(model: Model, subgraph: Subgraph, operation: Operation) -> bool:
     return True
 
 
-def check_memory(needed_bytes: int, most_bytes: int | None) -> None:
-    """Check that temporaries of ``needed_bytes`` may be there at a time.
-
-    ``most_bytes`` are `DeviceSettings.max_run_bytes`.
-
-    :raises ResourceExhaustedPersistentError: if not.
-    """
-    most = _most(most_bytes)
-    if needed_bytes > most:
-        limit = (
-            "DeviceSettings.max_run_bytes is" if most_bytes else "a process can have"
-        )
-        raise ResourceExhaustedPersistentError(
-            f"temporaries take {needed_bytes} bytes at a time: {limit} {most}"
-        )
-
-
-def _most(most_bytes: int | None) -> int:
-    return most_bytes or all_memory_bytes()
-
-
 def fitting(model: Model, most_bytes: int | None) -> Steps[None]:
     """Check the temporaries of each operation of the main subgraph, in steps.
 
@@ -129,7 +109,7 @@ def _surely_fitting(subgraph: Subgraph, most_bytes: int | None) -> Steps[bool]:
         longest = max(longest, *counts)
         yield
     largest = max([size_of_data_bytes(*kind) for kind in kinds])
-    return largest * longest <= _most(most_bytes)
+    return largest * longest <= (most_bytes or all_memory_bytes())
 
 
 def _fits(subgraph: Subgraph, operation: Operation, most_bytes: int | None) -> bool:

@@ -20,7 +20,7 @@ from asyncnn.engine.plan import (
 from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
 from asyncnn.extensions import NO_EXTENSIONS, Extensions, check_extended
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, check_memory
 from asyncnn.hal.operands import ExtensionOperandType, has_unknown_dimensions, is_scalar
 from asyncnn.hal.operations.bound import (
     Array,
@@ -108,6 +108,7 @@ class Program:
         self._makes_way = makes_way
         self._regions: dict[int, dict[int, Array]] = {}
         self._threads = 1
+        self._most_bytes: int | None = None
         if is_built:
             completed(self._building())
 
@@ -177,10 +178,17 @@ class Program:
         """
         return self._main is not None and self._main.is_straight
 
-    @property
-    def arena_bytes(self) -> int:
-        """Bytes of all temporaries of a run of the declared shapes; 0 without these."""
-        return 0 if self._main is None else self._main.arena.size_bytes
+    def limit(self, most_bytes: int | None) -> None:
+        """Have no plan's run take more memory than `check_memory` allows from now on.
+
+        That is temporaries and kernels' scratch; the latter shows at the first run.
+
+        :raises ResourceExhaustedPersistentError: if the temporaries of a run of the
+            declared shapes take more.
+        """
+        self._most_bytes = most_bytes
+        if self._main is not None:
+            check_memory(self._main.arena.size_bytes, most_bytes)
 
     @property
     def is_foreseeable(self) -> bool:
@@ -323,7 +331,7 @@ class Program:
     def equipping(self, plan: Plan) -> Steps[Workspace]:
         """Allocate a workspace of ``plan``, in steps."""
         with building_large() if self.is_large else nullcontext():
-            return (yield from Workspace.making(plan))
+            return (yield from Workspace.making(plan, self._most_bytes))
 
     def idle_workspace(self, plan: Plan) -> Workspace | None:
         """Take an idle workspace of ``plan``, if there is one."""

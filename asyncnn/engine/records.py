@@ -1,7 +1,7 @@
 """Plans as records: the results of planning, from which a cache restores a plan."""
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 import numpy as np
@@ -62,15 +62,8 @@ class StepRecord(
 
     def repacked(self, change: Callable[[ArrayT], OtherT]) -> "StepRecord[OtherT]":
         """Return the same with each array changed."""
-        return StepRecord(
-            self.positions,
-            self.is_prepared,
-            {name: tuple(map(change, each)) for name, each in self.packed.items()},
-            self.inputs,
-            self.outputs,
-            self.decided,
-            self.costs_ns,
-        )
+        packed = {name: tuple(map(change, each)) for name, each in self.packed.items()}
+        return cast("StepRecord[OtherT]", replace(cast("Any", self), packed=packed))
 
 
 class PlanRecord(msgspec.Struct, frozen=True, eq=False):

@@ -16,6 +16,7 @@ from asyncnn.engine.arena import align
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.job import IJob, Job, JobSegment, KernelSegment, Placed
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
+from asyncnn.hal.errors import all_memory_bytes, check_memory
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun, NativeKernel, Run
@@ -36,22 +37,38 @@ def aligned_like(array: Array) -> Array:
 
 
 class MeasuringScratch:
-    """Hands out untouched memory and adds up what one kernel asks for."""
+    """Hands out untouched memory and adds up what kernels ask for, one by one.
 
-    def __init__(self) -> None:
+    With ``held_bytes`` that may be what `check_memory` allows.
+    """
+
+    def __init__(self, held_bytes: int = 0, most_bytes: int | None = None) -> None:
+        self._held_bytes = held_bytes
+        self._most_bytes = most_bytes
+        self._limit = most_bytes or all_memory_bytes()
+        self._used_bytes = 0
         self.transient_bytes = self.persistent_bytes = 0
+
+    def begin_kernel(self) -> None:
+        """Have the next kernel ask for its memory; transient bytes all share."""
+        self._used_bytes = 0
 
     def transient(self, shape: Shape, dtype: DTypeLike) -> Array:
         """Return memory whose contents last for one run."""
-        array = np.empty(shape, dtype)
-        self.transient_bytes += align(array.nbytes)
-        return array
+        self._used_bytes += align(math.prod(shape) * np.dtype(dtype).itemsize)
+        self.transient_bytes = max(self.transient_bytes, self._used_bytes)
+        return self._allowed(shape, dtype)
 
     def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
         """Return memory of this kernel alone, without filling it."""
-        array = np.empty(shape, dtype)
-        self.persistent_bytes += array.nbytes
-        return array
+        self.persistent_bytes += math.prod(shape) * np.dtype(dtype).itemsize
+        return self._allowed(shape, dtype)
+
+    def _allowed(self, shape: Shape, dtype: DTypeLike) -> Array:
+        needed = self._held_bytes + self.transient_bytes + self.persistent_bytes
+        if needed > self._limit:
+            check_memory(needed, self._most_bytes)
+        return np.empty(shape, dtype)
 
 
 class _SharedScratch:
@@ -60,7 +77,6 @@ class _SharedScratch:
     def __init__(self, memory: Array) -> None:
         self._memory = memory
         self._used = 0
-        self.persistent_bytes = 0
 
     def begin_kernel(self) -> None:
         self._used = 0
@@ -71,9 +87,7 @@ class _SharedScratch:
         return array
 
     def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
-        array = np.full(shape, fill, dtype)
-        self.persistent_bytes += array.nbytes
-        return array
+        return np.full(shape, fill, dtype)
 
 
 def array_at(memory: Array, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
@@ -102,15 +116,20 @@ class Workspace:
         self.is_bound = False
 
     @classmethod
-    def making(cls, plan: Plan) -> Steps["Workspace"]:
-        """Allocate a workspace of ``plan``, in steps."""
+    def making(cls, plan: Plan, most_bytes: int | None = None) -> Steps["Workspace"]:
+        """Allocate a workspace of ``plan``, in steps.
+
+        :raises ResourceExhaustedPersistentError: if it takes more memory than
+            `check_memory` allows.
+        """
         made = cls(plan)
-        yield from made._allocating()
+        yield from made._allocating(most_bytes)
         return made
 
-    def _allocating(self) -> Steps[None]:
+    def _allocating(self, most_bytes: int | None) -> Steps[None]:
         plan = self.plan
         size_bytes = plan.arena.size_bytes
+        check_memory(size_bytes, most_bytes)
         arena = aligned_bytes(size_bytes + TAIL_BYTES)[:size_bytes]
         for index, value in plan.constants.items():
             self.slots[index] = value
@@ -119,7 +138,7 @@ class Workspace:
             self.slots[index] = array_at(arena, offset, plan.shapes[index] or (), dtype)
             if not count % OPERANDS_PER_STEP:
                 yield
-        runs, scratch_bytes = yield from self._instantiating()
+        runs, scratch_bytes = yield from self._instantiating(most_bytes)
         self.size_bytes = arena.nbytes + scratch_bytes
         ports = {port.index for port in plan.inputs + plan.outputs}
         for position, (step, run) in enumerate(zip(plan.steps, runs, strict=True)):
@@ -189,25 +208,26 @@ class Workspace:
         for arguments, position, _ in self._ports:
             arguments[position] = None
 
-    def _instantiating(self) -> Steps[tuple[list[Run | None], int]]:
+    def _instantiating(
+        self, most_bytes: int | None
+    ) -> Steps[tuple[list[Run | None], int]]:
         """Make every prepared kernel's run, all sharing one transient block."""
-        largest = 0
         prepared = [step.kernel for step in self.plan.steps]
+        measuring = MeasuringScratch(self.plan.arena.size_bytes, most_bytes)
         for count, kernel in enumerate(prepared, 1):
             if kernel is not None:
-                measuring = MeasuringScratch()
+                measuring.begin_kernel()
                 kernel(measuring)
-                largest = max(largest, measuring.transient_bytes)
             if not count % OPERANDS_PER_STEP:
                 yield
-        scratch = _SharedScratch(aligned_bytes(largest))
+        scratch = _SharedScratch(aligned_bytes(measuring.transient_bytes))
         runs: list[Run | None] = []
         for count, kernel in enumerate(prepared, 1):
             scratch.begin_kernel()
             runs.append(None if kernel is None else kernel(scratch))
             if not count % OPERANDS_PER_STEP:
                 yield
-        return runs, largest + scratch.persistent_bytes
+        return runs, measuring.transient_bytes + measuring.persistent_bytes
 
     def pieces(self) -> list[list[object]]:
         """Return lists of all of its small parts; see `Program.pieces`."""

@@ -222,7 +222,7 @@ def _only_row(name: str, arguments: Sequence[Argument]) -> TypeRow:
 
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint, EntryPoints
+    from importlib.metadata import EntryPoints
 
 BROUGHT = {
     "asyncnn.mediapipe": "asyncnn.extensions.mediapipe:mediapipe",
@@ -248,7 +248,7 @@ An entry point is named as the extension.
 
 def installed_extensions() -> tuple[str, ...]:
     """Return the names of all that are installed, without importing any."""
-    return tuple(sorted({*BROUGHT, *_entry_points().names}))
+    return tuple(sorted({*BROUGHT, *entry_points_in(ENTRY_POINTS).names}))
 
 
 def load_extension(place: str) -> Extension:
@@ -282,15 +282,9 @@ def load_extensions(given: Iterable[Extension | str]) -> list[Extension]:
     return extensions
 
 
-def _entry_points() -> "EntryPoints":
-    # Takes tens of milliseconds to import, and is seldom needed.
-    from importlib.metadata import entry_points
-
-    return entry_points(group=ENTRY_POINTS)
-
-
-def entry_points_in(group: str) -> "Iterable[EntryPoint]":
+def entry_points_in(group: str) -> "EntryPoints":
     """Return the entry points of a group, whatever their names."""
+    # Takes tens of milliseconds to import, and is seldom needed.
     from importlib.metadata import entry_points
 
     return entry_points(group=group)
@@ -299,7 +293,9 @@ def entry_points_in(group: str) -> "Iterable[EntryPoint]":
 def _installed(name: str) -> Extension:
     if name in BROUGHT:
         return load_extension(BROUGHT[name])
-    found = {point.value: point for point in _entry_points().select(name=name)}
+    found = {
+        point.value: point for point in entry_points_in(ENTRY_POINTS).select(name=name)
+    }
     if not found:
         known = ", ".join(installed_extensions()) or "none"
         raise InvalidArgumentError(

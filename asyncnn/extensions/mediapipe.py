@@ -16,96 +16,67 @@ from asyncnn.extensions import mediapipe_kernels as kernels
 from asyncnn.extensions.custom import FlexOptions, packed_integers
 from asyncnn.extensions.extension import Extension
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.operations.signature import Argument
-from asyncnn.hal.types import OperandType
-
-_F32 = OperandType.TENSOR_FLOAT32
-_INT, _REAL, _BOOL = OperandType.INT32, OperandType.FLOAT32, OperandType.BOOL
+from asyncnn.hal.operations.bound import Array, ShapeRule
+from asyncnn.hal.operations.declaring import layout_of
+from asyncnn.kernels.kernel import ExtensionOperation, Prepare
 
 mediapipe = Extension("asyncnn.mediapipe")
 
+_POOL = "padding_scheme stride_width stride_height width height"
+_LANDMARKS = "landmarks: F32 [3-4], enclosed: I32 [1], left right height width: INT32"
+_TO_MATRIX = f"{_LANDMARKS}, {{}} -> matrix: F32"
 
-def _scalars(type_: OperandType, *names: str) -> list[Argument]:
-    return [Argument(name, type_) for name in names]
+
+def _declared(
+    name: str, layout: str, shape: ShapeRule, prepare: Prepare
+) -> ExtensionOperation:
+    """Declare the next operation, by a layout as the HAL's own have it."""
+    number, parsed = len(mediapipe.operation_types), layout_of(layout)
+    return mediapipe.operation(
+        *(name, number),
+        inputs=parsed.inputs,
+        outputs=parsed.outputs,
+        shape=shape,
+        prepare=prepare,
+    )
 
 
-_POOL = _scalars(
-    _INT, "padding_scheme", "stride_width", "stride_height", "width", "height"
-)
-
-MAX_POOL_WITH_ARGMAX = mediapipe.operation(
+MAX_POOL_WITH_ARGMAX = _declared(
     "MAX_POOL_WITH_ARGMAX",
-    0,
-    inputs=[Argument("input", _F32, (4,)), *_POOL, Argument("activation", _INT)],
-    outputs=[Argument("maximum", _F32), Argument("place", _F32)],
-    shape=kernels.pool_shape,
-    prepare=kernels.prepare_pool,
+    f"input: F32 [4], {_POOL} activation: INT32 -> maximum place: F32",
+    kernels.pool_shape,
+    kernels.prepare_pool,
 )
-
-MAX_UNPOOL = mediapipe.operation(
+MAX_UNPOOL = _declared(
     "MAX_UNPOOL",
-    1,
-    inputs=[Argument("input", _F32, (4,)), Argument("place", _F32, (4,)), *_POOL],
-    outputs=[Argument("output", _F32)],
-    shape=kernels.unpool_shape,
-    prepare=kernels.prepare_unpool,
+    f"input place: F32 [4], {_POOL}: INT32 -> output: F32",
+    kernels.unpool_shape,
+    kernels.prepare_unpool,
 )
-
-TRANSFORM_TENSOR = mediapipe.operation(
+TRANSFORM_TENSOR = _declared(
     "TRANSFORM_TENSOR",
-    2,
-    inputs=[
-        Argument("input", _F32, (4,)),
-        Argument("matrix", _F32),
-        *_scalars(_INT, "height", "width"),
-        Argument("centred", _BOOL),
-    ],
-    outputs=[Argument("output", _F32)],
-    shape=kernels.transformed_shape,
-    prepare=kernels.prepare_transform,
+    "input: F32 [4], matrix: F32, height width: INT32, centred: BOOL -> output: F32",
+    kernels.transformed_shape,
+    kernels.prepare_transform,
 )
-
-TRANSFORM_LANDMARKS = mediapipe.operation(
+TRANSFORM_LANDMARKS = _declared(
     "TRANSFORM_LANDMARKS",
-    3,
-    inputs=[
-        Argument("landmarks", _F32, (3, 4)),
-        Argument("matrix", _F32),
-        Argument("dimensions", _INT),
-        Argument("scale", _REAL),
-    ],
-    outputs=[Argument("output", _F32)],
-    shape=kernels.landmarks_shape,
-    prepare=kernels.prepare_landmarks,
+    "landmarks: F32 [3-4], matrix: F32, dimensions: INT32, scale: FLOAT32 "
+    "-> output: F32",
+    kernels.landmarks_shape,
+    kernels.prepare_landmarks,
 )
-
-_LANDMARKS = [
-    Argument("landmarks", _F32, (3, 4)),
-    Argument("enclosed", OperandType.TENSOR_INT32, (1,)),
-    *_scalars(_INT, "left", "right", "height", "width"),
-]
-
-BOX_MATRIX = mediapipe.operation(
+BOX_MATRIX = _declared(
     "BOX_MATRIX",
-    4,
-    inputs=[
-        *_LANDMARKS,
-        *_scalars(_INT, "input_height", "input_width", "range"),
-        Argument("factor", _REAL),
-    ],
-    outputs=[Argument("matrix", _F32)],
-    shape=kernels.matrix_shape,
-    prepare=kernels.prepare_box_matrix,
+    _TO_MATRIX.format("input_height input_width range: INT32, factor: FLOAT32"),
+    kernels.matrix_shape,
+    kernels.prepare_box_matrix,
 )
-
-CROP_MATRIX = mediapipe.operation(
+CROP_MATRIX = _declared(
     "CROP_MATRIX",
-    5,
-    inputs=[*_LANDMARKS, *_scalars(_REAL, "angle", "factor_x", "factor_y")],
-    outputs=[Argument("matrix", _F32)],
-    shape=kernels.matrix_shape,
-    prepare=kernels.prepare_crop_matrix,
+    _TO_MATRIX.format("angle factor_x factor_y: FLOAT32"),
+    kernels.matrix_shape,
+    kernels.prepare_crop_matrix,
 )
 
 

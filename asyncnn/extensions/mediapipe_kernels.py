@@ -4,13 +4,14 @@ Source: MediaPipe 0.8, operators of its TFLite models, versions 1 and 2.
 """
 
 import math
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
-from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, stateless
+from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel, TiledRun, stateless
 
 Reals: TypeAlias = NDArray[np.float32]
 
@@ -38,6 +39,23 @@ class _Windows:
         covered = (count - 1) * self.strides[axis] + self.sizes[axis]
         return max(0, covered - length) // 2
 
+    def taps(
+        self, axis: int, length: int, count: int
+    ) -> tuple[list[tuple[int, slice]], int, int]:
+        """Return the places in a window under which elements of an axis come.
+
+        Each is with the elements under it along the axis once that is padded, before
+        and behind, as much as is returned too. Windows may be far larger than images.
+        """
+        before, stride = self.padding(axis, length, count), self.strides[axis]
+        last = (count - 1) * stride
+        first, end = max(0, before - last), min(self.sizes[axis], before + length)
+        under = [
+            (tap, slice(tap - first, tap - first + last + 1, stride))
+            for tap in range(first, end)
+        ]
+        return under, before - first, max(0, end + last - before - length)
+
 
 def pool_shape(operation: BoundOperation) -> tuple[Shape, Shape]:
     """Return the shapes of maxima and places."""
@@ -58,39 +76,27 @@ def prepare_pool(operation: BoundOperation) -> PreparedKernel:
     windows = _Windows(operation, 1)
     _, height, width, _ = operation.shape(0)
     ((_, lines, columns, _), _) = pool_shape(operation)
-    top = windows.padding(0, height, lines)
-    left = windows.padding(1, width, columns)
+    down, above, below = windows.taps(0, height, lines)
+    right, before, behind = windows.taps(1, width, columns)
     low, high = _CLAMPS[operation.activation(6)]
-    rows, across = windows.sizes
-    reach = (
-        (lines - 1) * windows.strides[0] + rows,
-        ((columns - 1) * windows.strides[1] + across),
-    )
-    widths = (
-        (0, 0),
-        (top, max(0, reach[0] - top - height)),
-        (left, max(0, reach[1] - left - width)),
-        (0, 0),
-    )
+    widths = ((0, 0), (above, below), (before, behind), (0, 0))
 
-    def run(inputs: Inputs, outputs: Outputs) -> None:
+    def tiles(inputs: Inputs, outputs: Outputs) -> Iterator[None]:
         padded = np.pad(inputs[0], widths, constant_values=-np.inf)
         maximum, place = outputs
         maximum.fill(np.finfo(np.float32).min)
         place.fill(0.1)
-        for y in range(rows):
-            for x in range(across):
-                part = padded[
-                    :,
-                    y : y + (lines - 1) * windows.strides[0] + 1 : windows.strides[0],
-                    x : x + (columns - 1) * windows.strides[1] + 1 : windows.strides[1],
-                ]
+        for y, under_y in down:
+            for x, under_x in right:
+                part = padded[:, under_y, under_x]
                 larger = part > maximum
                 np.copyto(maximum, part, where=larger)
-                place[larger] = np.float32(y * across + x) + np.float32(0.1)
+                at = y * windows.sizes[1] + x
+                place[larger] = np.float32(at) + np.float32(0.1)
+                yield
         np.clip(maximum, low, high, out=maximum)
 
-    return stateless(run)
+    return stateless(TiledRun(tiles))
 
 
 _CLAMPS = {0: (-np.inf, np.inf), 1: (0.0, np.inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}

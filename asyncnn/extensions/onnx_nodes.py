@@ -29,9 +29,8 @@ from asyncnn.extensions.extension import Extension
 from asyncnn.extensions.onnx_recurrent import RECURRENT, recurrence
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
+from asyncnn.hal.operations.declaring import layout_of
 from asyncnn.hal.operations.shapes import declared
-from asyncnn.hal.operations.signature import Argument
-from asyncnn.hal.types import OperandType
 from asyncnn.kernels.kernel import (
     Inputs,
     InterruptibleRun,
@@ -116,6 +115,8 @@ class _Node:
             else:
                 value = onnx_module("helper").get_attribute_value(attribute)
                 self._attributes[attribute.name] = value
+        self._growth = _growth_by(self._attributes)
+        self._proto, self._opset = proto, opset
         self._run: Callable[..., Sequence[Any]] | None = None
         if self.name in RECURRENT:
             return
@@ -127,17 +128,50 @@ class _Node:
     def evaluating(self, scope: _Scope) -> Evaluating:
         given = _values(scope, self.inputs)
         try:
-            if self.name in RECURRENT:
-                return (yield from recurrence(self.name, self._attributes, given))
-            if self._run is None:
+            if self._graphs:
                 return (yield from _FLOWS[self.name](self, given, scope))
-            _check_size(self.name, given)
+            self._check_size(given)
+            if self._run is None:
+                return (yield from recurrence(self.name, self._attributes, given))
             return list(self._run(given))
         except (OperationFailedError, MemoryError):
             raise
         except Exception as error:  # the evaluator's operators raise anything
             text = str(error).split("\n", 1)[0][:200]
             raise OperationFailedError(f"{self.name} of ONNX fails: {text}") from error
+
+    def _check_size(self, given: Sequence[Any]) -> None:
+        """Check how many elements come of it, before they are made."""
+        sizes = [np.size(value) for value in given if value is not None]
+        most = max(MOST_ELEMENTS, sum(sizes))
+        size = size_of_result(self.name, given)
+        # Most often all that is given cannot make so many, whatever the operator is.
+        if size <= most and not math.prod(sizes) * self._growth <= MOST_ELEMENTS:
+            size = max(size, self._inferred_size(given))
+        if size > most:
+            raise OperationFailedError(f"{self.name} of ONNX gives {size:.3g} elements")
+
+    def _inferred_size(self, given: Sequence[Any]) -> int:
+        """Return how many elements its result has by ONNX's rules; 0 if unknown."""
+        helper = onnx_module("helper")
+        types: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        try:
+            for name, value in zip(self.inputs, given, strict=True):
+                if value is not None:
+                    array = np.asarray(value)
+                    element = helper.np_dtype_to_tensor_dtype(array.dtype)
+                    types[name] = helper.make_tensor_type_proto(element, array.shape)
+                    if array.size <= _MOST_NUMBERS:
+                        values[name] = onnx_module("numpy_helper").from_array(array)
+            schema = onnx_module("defs").get_schema(self.name, self._opset)
+            imports = [helper.make_opsetid("", self._opset)]
+            infer = onnx_module("shape_inference").infer_node_outputs
+            found = infer(schema, self._proto, types, values, opset_imports=imports)
+        except Exception:  # the evaluator says what does not fit
+            return 0
+        shapes = [each.tensor_type.shape.dim for each in found.values()]
+        return max((math.prod(n.dim_value for n in each) for each in shapes), default=0)
 
     def body(self, name: str) -> NodeGraph:
         if name not in self._graphs:
@@ -196,6 +230,8 @@ def size_of_result(name: str, given: Sequence[Any]) -> float:
             size = math.prod(shapes[0][:2]) * math.prod(numbers[1])
         case "MaxUnpool" if len(given) > 2:
             size = math.prod(numbers[2])
+        case "LSTM" | "GRU" | "RNN" if len(shapes) > 2:
+            size = math.prod(shapes[0][:2]) * shapes[2][0] * shapes[2][-1]
         case "DFT" if len(given) > 1 and numbers[1]:
             shortest = min((n for n in shapes[0] if n > 1), default=1)
             size = size // shortest * numbers[1][0]
@@ -208,11 +244,21 @@ def size_of_result(name: str, given: Sequence[Any]) -> float:
     return size
 
 
-def _check_size(name: str, given: Sequence[Any]) -> None:
-    """Check how many elements come of a node."""
-    size = size_of_result(name, given)
-    if size > max(MOST_ELEMENTS, sum(np.size(v) for v in given if v is not None)):
-        raise OperationFailedError(f"{name} of ONNX gives {size:.3g} elements")
+def _growth_by(attributes: Mapping[str, Any]) -> float:
+    """Return how many times as large a result may be by the numbers of attributes."""
+    values = (v if isinstance(v, list) else [v] for v in attributes.values())
+    numbers = [n for v in values for n in v if isinstance(n, int | float)]
+    return math.prod([1.0 + abs(number) for number in numbers])
+
+
+def _collect(collected: Sequence[list[Array]], row: Sequence[Array]) -> None:
+    """Add what a step gives to what others have, unless that is too much."""
+    size = 0
+    for rows, each in zip(collected, row, strict=True):
+        rows.append(each)
+        size += len(rows) * np.size(each)
+    if size > MOST_ELEMENTS:
+        raise OperationFailedError(f"steps of ONNX have {size:.3g} elements")
 
 
 def _if(node: _Node, given: Sequence[Any], scope: _Scope) -> Evaluating:
@@ -230,8 +276,7 @@ def _loop(node: _Node, given: Sequence[Any], scope: _Scope) -> Evaluating:
         counter = np.array(step, np.int64)
         results = yield from body.evaluating([counter, np.array(True), *states], scope)
         goes_on, states = bool(results[0].reshape(())), results[1 : 1 + len(states)]
-        for rows, row in zip(collected, results[1 + len(states) :], strict=True):
-            rows.append(row)
+        _collect(collected, results[1 + len(states) :])
         step += 1
     if collected and not step:
         raise OperationFailedError("a loop of no steps has results of no shape")
@@ -254,8 +299,7 @@ def _scan(node: _Node, given: Sequence[Any], scope: _Scope) -> Evaluating:
     for rows in zip(*columns, strict=True):
         results = yield from body.evaluating([*states, *map(np.asarray, rows)], scope)
         states = results[: len(states)]
-        for found, row in zip(collected, results[len(states) :], strict=True):
-            found.append(row)
+        _collect(collected, results[len(states) :])
     axes = node.each("scan_output_axes", len(collected))
     flips = node.each("scan_output_directions", len(collected))
     turned = [
@@ -418,14 +462,12 @@ def _compute(operation: BoundOperation) -> InterruptibleRun:
 
 onnx_nodes = Extension("org.asyncnn.onnx.nodes")
 
+_LAYOUT = layout_of("graph: Q8, inputs*: any -> outputs+: any")
 NODES = onnx_nodes.operation(
     "NODES",
     0,
-    inputs=[
-        Argument("graph", OperandType.TENSOR_QUANT8_ASYMM),
-        Argument("inputs", None, at_least=0),
-    ],
-    outputs=[Argument("outputs", None, at_least=1)],
+    inputs=_LAYOUT.inputs,
+    outputs=_LAYOUT.outputs,
     shape=declared,
     prepare=_prepare,
     compute=_compute,

@@ -268,6 +268,23 @@ def all_memory_bytes() -> int:
     return min([*given, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")])
 
 
+def check_memory(needed_bytes: int, most_bytes: int | None) -> None:
+    """Check that a run may have ``needed_bytes`` of memory of its own at a time.
+
+    ``most_bytes`` are `DeviceSettings.max_run_bytes`.
+
+    :raises ResourceExhaustedPersistentError: if not.
+    """
+    most = most_bytes or all_memory_bytes()
+    if needed_bytes > most:
+        limit = (
+            "DeviceSettings.max_run_bytes is" if most_bytes else "a process can have"
+        )
+        raise ResourceExhaustedPersistentError(
+            f"temporaries take {needed_bytes} bytes at a time: {limit} {most}"
+        )
+
+
 _WAITED_IN_VAIN = "what it waited for failed: "
 
 

@@ -306,6 +306,9 @@ def _merged(first: Shape, second: Shape, shape: Shape) -> tuple[Shape, Shape]:
     rank = len(shape)
     if rank <= MAX_RANK:
         return first, second
+    if all(part == shape or math.prod(part) == 1 for part in (first, second)):
+        whole = dimensions_of(shape)  # without moving any, which BOOL8 has no means for
+        return whole if first == shape else (1,), whole if second == shape else (1,)
     padded = [(1,) * (rank - len(part)) + part for part in (first, second)]
     groups: list[tuple[tuple[bool, bool], list[int]]] = []
     for axis, length in enumerate(shape):

@@ -2,8 +2,9 @@
  * (contents.py) and checking them (runnable.py).
  *
  * It has no rule of its own, words no error, and knows the usual form alone: one graph
- * of well-known operators, every tensor plain. Of such a file it tells where tables lie;
- * for any other the answer is None, and Python decides. So it may be stricter than
+ * of well-known operators, every tensor plain, and no bytes of a buffer within another or
+ * what describes the graph. Of such a file it tells where tables lie; for any other the
+ * answer is None, and Python decides. So it may be stricter than
  * Python, never laxer. Numbers of the rules come from Python (scan.py).
  *
  * No byte is trusted. What is odd is noted once, by `odd`, and reads as nothing from
@@ -44,9 +45,15 @@ typedef struct {
 } Rules;
 
 typedef struct {
+    uint64_t begin, end;
+} Extent;
+
+typedef struct {
     const uint8_t *data;
     uint64_t size, left; /* bytes, and how many more of vectors may be read */
-    bool is_odd;
+    bool is_odd, lacks_memory;
+    Extent *extents; /* of all tables and vectors, but for the bytes of buffers */
+    uint64_t extent_count, extent_room;
 } File;
 
 typedef struct {
@@ -124,6 +131,23 @@ integer(const File *file, uint64_t at)
     return (int32_t)(uint32_t)word(file, at, 4);
 }
 
+static void
+note_extent(File *file, uint64_t begin, uint64_t size)
+{
+    if (file->extent_count == file->extent_room) {
+        uint64_t room = 2 * file->extent_room + 256;
+        Extent *more = PyMem_Realloc(file->extents, (size_t)room * sizeof *more);
+        if (!more) {
+            file->lacks_memory = true;
+            odd(file);
+            return;
+        }
+        file->extents = more;
+        file->extent_room = room;
+    }
+    file->extents[file->extent_count++] = (Extent){begin, begin + size};
+}
+
 /* Open the table there; one of more than `most` fields is odd. */
 static Table
 table_at(File *file, uint64_t at, int most)
@@ -144,6 +168,8 @@ table_at(File *file, uint64_t at, int most)
             return odd(file), table;
     table.size = own;
     table.count = count;
+    note_extent(file, vtable, (uint64_t)size);
+    note_extent(file, at, (uint64_t)own);
     return table;
 }
 
@@ -187,6 +213,7 @@ vector(File *file, Table *table, int slot, uint64_t width)
     if (!is_within(file, at + 4, count * width) || count * width > file->left)
         return odd(file), (Vector){0};
     file->left -= count * width;
+    note_extent(file, at, 4 + count * width);
     return (Vector){at + 4, count};
 }
 
@@ -221,6 +248,7 @@ read_buffer(File *file, Buffer *own)
     Table table = table_at(file, own->table, 3);
     Vector bytes = vector(file, &table, 0, 1);
     file->left += bytes.count; /* nobody reads them here */
+    file->extent_count -= bytes.at && !file->is_odd;
     own->start = bytes.at ? bytes.at : 4; /* as Python has it */
     own->size = bytes.count;
     if (field(file, &table, 1, 8) || field(file, &table, 2, 8))
@@ -508,6 +536,44 @@ check_ends(Scan *scan, Vector ends, bool are_made)
     }
 }
 
+static int
+by_begin(const void *one, const void *other)
+{
+    const Extent *a = one, *b = other;
+    return a->begin != b->begin ? (a->begin > b->begin) - (a->begin < b->begin)
+                                : (a->end > b->end) - (a->end < b->end);
+}
+
+/* Check that bytes of buffers are those of no other, nor of what describes the graph. */
+static void
+check_apart(Scan *scan, Extent *holes)
+{
+    File *file = &scan->file;
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < scan->buffer_tables.count; i++) {
+        const Buffer *own = &scan->buffers[i];
+        if (own->size)
+            holes[count++] = (Extent){own->start - 4, own->start + own->size};
+    }
+    qsort(holes, (size_t)count, sizeof *holes, by_begin);
+    for (uint64_t i = 1; i < count; i++)
+        if (holes[i].begin < holes[i - 1].end
+            && (holes[i].begin != holes[i - 1].begin || holes[i].end != holes[i - 1].end))
+            odd(file);
+    for (uint64_t i = 0; i < file->extent_count && !file->is_odd; i++) {
+        uint64_t low = 0, high = count; /* of those that begin before its end */
+        while (low < high) {
+            uint64_t middle = (low + high) / 2;
+            if (holes[middle].begin < file->extents[i].end)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low && holes[low - 1].end > file->extents[i].begin)
+            odd(file);
+    }
+}
+
 /* Read all; false if there is no memory. */
 static bool
 read_file(Scan *scan)
@@ -559,6 +625,11 @@ read_file(Scan *scan)
         Tensor *own = &scan->tensors[i];
         own->is_kept = (own->is_read || !own->size) && !own->is_end;
     }
+    Extent *holes = PyMem_Calloc((size_t)scan->buffer_tables.count + 1, sizeof *holes);
+    if (!holes || file->lacks_memory)
+        return PyMem_Free(holes), false;
+    check_apart(scan, holes);
+    PyMem_Free(holes);
     return true;
 }
 
@@ -584,7 +655,7 @@ scan(PyObject *Py_UNUSED(module), PyObject *args)
     const uint16_t one = 1;
     if (!PyArg_ParseTuple(args, "y*y*", &data, &rules))
         return NULL;
-    File file = {data.buf, (uint64_t)data.len, 8 * (uint64_t)data.len, false};
+    File file = {data.buf, (uint64_t)data.len, 8 * (uint64_t)data.len, .extents = NULL};
     Scan own = {.file = file, .rules = rules.buf};
     if (rules.len != sizeof(Rules) || !*(const char *)&one)
         PyErr_Format(PyExc_ValueError, "rules of %zd bytes", rules.len);
@@ -592,6 +663,7 @@ scan(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_NoMemory();
     else
         found = own.file.is_odd ? Py_NewRef(Py_None) : told(&own);
+    PyMem_Free(own.file.extents);
     PyMem_Free(own.codes);
     PyMem_Free(own.buffers);
     PyMem_Free(own.tensors);

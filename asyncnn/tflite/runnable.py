@@ -136,8 +136,8 @@ def refusal(contents: Contents) -> str:
 def _reads_on(graph: Graph, operator: Operator) -> bool:
     """Tell whether LiteRT reads ends of slices beyond those that are given."""
     kind, table = "StridedSliceOptions", operator.options_place()
-    if not table:
-        return False
+    if BUILTIN_OPTIONS.get(operator.kind_of_options()[0]) != kind or not table:
+        return False  # LiteRT reads no others
     _offsets(operator.data, table, kind, operator.name)  # else it may be damaged
     if not operator.options(kind).Offset():
         return False

@@ -11,7 +11,13 @@ import pytest
 
 from asyncnn.devices import DeviceSettings, compiled_graph, executable
 from asyncnn.devices.compiled_graph import CompiledGraph
-from asyncnn.devices.executable import CALM, CALM_OF_LONG, WORTH_SPREADING_NS, Spreading
+from asyncnn.devices.executable import (
+    CALM,
+    CALM_OF_LONG,
+    CALM_OF_LONGEST,
+    WORTH_SPREADING_NS,
+    Spreading,
+)
 from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
@@ -67,10 +73,22 @@ class TestDeciding:
         # Now and then the other way is tried.
         assert 390 - CALM <= made.count(2) < 400 - CALM
 
-    def test_those_that_take_long_have_several_sooner(self) -> None:
+    @pytest.mark.parametrize(
+        ("long", "needed"), [(3, CALM_OF_LONG), (10, CALM_OF_LONGEST)]
+    )
+    def test_those_that_take_long_have_several_sooner(
+        self, long: int, needed: int
+    ) -> None:
         decider = Spreading(FakeProgram(), 2, completed)
-        made = decisions(decider, 20, lambda threads: 10 * LONG_NS // threads)
-        assert made == [1] * CALM_OF_LONG + [2] * (20 - CALM_OF_LONG)
+        made = decisions(decider, 20, lambda threads: long * LONG_NS // threads)
+        assert made[:-1] == [1] * needed + [2] * (19 - needed)
+
+    def test_those_that_take_long_are_tried_again_sooner(self) -> None:
+        decider = Spreading(FakeProgram(), 2, completed)
+        decisions(decider, 6, lambda _: 10 * LONG_NS)  # on busy processors
+        made = decisions(decider, 40, lambda threads: 10 * LONG_NS // threads)
+        assert made.index(2) < 20
+        assert made[-1] == 2
 
     def test_they_are_given_up_if_they_do_not(self) -> None:
         decider = Spreading(FakeProgram(), 2, completed)

@@ -1,10 +1,17 @@
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 import asyncnn
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.support import check_memory, supporting
-from asyncnn.hal.errors import ResourceExhaustedPersistentError, all_memory_bytes
+from asyncnn.devices.support import supporting
+from asyncnn.hal.errors import (
+    ResourceExhaustedPersistentError,
+    all_memory_bytes,
+    check_memory,
+)
 from asyncnn.hal.types import (
     ErrorStatus,
     FusedActivationFunc,
@@ -14,6 +21,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.pacing import completed
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.model import NamedModel
 from tests import networks
 from tests.engine.test_control_flow import if_model
 from tests.hal.validate.chains import chain
@@ -80,6 +88,55 @@ async def test_what_is_there_at_a_time_counts() -> None:
         assert (status, all(supported)) == (ErrorStatus.NONE, True)
         with pytest.raises(ResourceExhaustedPersistentError, match="at a time"):
             await device.prepare(model)
+
+
+def far_apart() -> NamedModel:
+    """Return a convolution whose two taps lie 4 MiB of padding apart."""
+    builder = ModelBuilder()
+    image = Operand(OperandType.TENSOR_FLOAT32, (1, 1, 1, 1))
+    x = builder.input("x", image.type, image.dimensions)
+    filter_ = builder.constant(np.ones((1, 2, 1, 1), np.float32))
+    bias = builder.constant(np.full(1, 3, np.float32))
+    apart = 2**20
+    numbers = [0, 0, apart // 2, apart // 2, 1, 1, 0]
+    scalars = [builder.scalar(number) for number in numbers]
+    layout = [builder.scalar(False), builder.scalar(1), builder.scalar(apart)]
+    inputs = [x, filter_, bias, *scalars, *layout]
+    builder.output(builder.operation(OperationType.CONV_2D, inputs, image), "y")
+    return builder.build()
+
+
+def of_any_length() -> NamedModel:
+    """Return a model of temporaries whose lengths only runs tell."""
+    builder = ModelBuilder()
+    open_ = Operand(OperandType.TENSOR_FLOAT32, (0,))
+    value = builder.input("x", open_.type, open_.dimensions)
+    for _ in range(3):
+        value = builder.operation(OperationType.RELU, [value], open_)
+    builder.output(value, "y")
+    return builder.build()
+
+
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize(
+    ("make", "x", "expected"),
+    [
+        (far_apart, np.ones((1, 1, 1, 1), np.float32), 3),
+        (of_any_length, np.ones(2**20, np.float32), 1),
+    ],
+)
+async def test_what_only_runs_show_counts(
+    make: Callable[[], NamedModel], x: np.ndarray, expected: float, fits: bool
+) -> None:
+    settings = DeviceSettings(max_run_bytes=2**24 if fits else 2**22 - 1)
+    async with asyncnn.open_device("reference", settings=settings) as device:
+        prepared = await device.prepare(make())
+        if fits:
+            y = (await prepared.run([x]))["y"]
+            np.testing.assert_array_equal(y, np.full_like(x, expected))
+            return
+        with pytest.raises(ResourceExhaustedPersistentError, match="at a time"):
+            await prepared.run([x])
 
 
 def test_without_a_limit_it_is_what_a_process_can_have() -> None:

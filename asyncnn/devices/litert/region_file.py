@@ -121,7 +121,7 @@ class _Head:
 
         :raises InvalidArgumentError: if one has.
         """
-        if not self._holes:
+        if not self._holes or self._contents.graphs[0].survey is not None:
             return
         starts, sizes = np.array(sorted(self._holes)).T
         ends = np.maximum.accumulate(starts + sizes)
@@ -138,8 +138,7 @@ class _Head:
         self, graph: Graph, shapes: dict[int, Shape], speeds: Speeds | None
     ) -> Place:
         file, survey = self._file, graph.survey
-        # Large weights lie apart, each for itself.
-        if survey is not None and len(self._data) <= _COPIED_BYTES:
+        if survey is not None:
             tensors = self._surveyed(graph, survey, shapes)
         else:
             tensors = self._tensors(graph, shapes)
@@ -159,12 +158,15 @@ class _Head:
     ) -> list[Place]:
         """Return where tensors of a sound graph are described; place its buffers."""
         file, tensors = self._file, survey.tensors
+        is_long = len(self._data) > _COPIED_BYTES
         for number in np.flatnonzero(survey.buffers["width"]).tolist():
             place, start, size, width = survey.buffers[number].tolist()
-            self._buffers[number] = -place
+            data = self._whole[start : start + size]
             if start % width:
-                data = file.data(self._whole[start : start + size])
-                self._buffers[number] = file.table(((0, REFERENCE, data),))
+                place = -file.table(((0, REFERENCE, file.data(data)),))
+            elif is_long and may_lie_apart(data):
+                place = -self._placed_apart(start, data)
+            self._buffers[number] = -place
         places: list[int] = (-tensors["table"]).tolist()
         ends = {*graph.inputs, *graph.outputs}
         for index in np.flatnonzero(tensors["is_kept"] == 0).tolist():
@@ -256,9 +258,7 @@ class _Head:
         if not (is_here and number) or known is not None:
             number, self._next_buffer = self._next_buffer, self._next_buffer + 1
         if number == tensor.buffer and may_be_apart and may_lie_apart(flat):
-            place = file.table(((1, "Q", 0), (2, "Q", own.size)))
-            self._apart.append((place, flat))
-            self._holes.append((own.start, own.size))
+            place = self._placed_apart(own.start, flat)
         elif (
             number == tensor.buffer
             and own.is_plain
@@ -270,6 +270,13 @@ class _Head:
             place = file.table(((0, REFERENCE, file.data(flat)),))
         self._buffers[number] = place
         return number
+
+    def _placed_apart(self, start: int, data: Array) -> Place:
+        """Return where a buffer is described whose bytes lie apart."""
+        place = self._file.table(((1, "Q", 0), (2, "Q", data.size)))
+        self._apart.append((place, data))
+        self._holes.append((start, data.size))
+        return place
 
     def _operator(self, operator: Operator, read: Sequence[int] | None = None) -> Place:
         """Return where an operator is described: in the file, or anew.

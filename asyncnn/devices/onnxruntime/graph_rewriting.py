@@ -8,12 +8,17 @@ import struct
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from asyncnn.devices.onnxruntime.region_checks import NAMED, NEED_ELEMENTS, POSITIVE
+from asyncnn.devices.onnxruntime.region_checks import (
+    DOMAINS,
+    NAMED,
+    NEED_ELEMENTS,
+    POSITIVE,
+)
 from asyncnn.extensions.protobuf import Field, decoded, encoded, fields, message
 
 _GRAPH, _FUNCTION, _FUNCTION_NODE = 7, 25, 7
 _NODE, _INITIALIZER, _INPUT, _OUTPUT = 1, 5, 11, 12
-_READ, _COMPUTED, _NODE_NAME, _OP_TYPE, _ATTRIBUTE = 1, 2, 3, 4, 5
+_READ, _COMPUTED, _NODE_NAME, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 1, 2, 3, 4, 5, 7
 _PORT_NAME = 1
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 _LENGTHS, _ELEMENT_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9
@@ -77,7 +82,8 @@ def _mended_node(
     inputs, outputs = ports.values()
     while inputs and not inputs[-1]:
         inputs.pop()
-    type_ = _last(data, node, _OP_TYPE)
+    is_own = _last(data, node, _DOMAIN) not in DOMAINS | {b"ai.onnx"}
+    type_ = b"" if is_own else _last(data, node, _OP_TYPE)
     needed, axis = NEED_ELEMENTS.get(type_, (None, 0))
     for place, name in enumerate(inputs):
         new = b"%d of #%d" % (place, node.start)
@@ -202,12 +208,12 @@ class Weight(NamedTuple):
 
 
 def separated(
-    data: memoryview, element_bytes: Mapping[int, int]
+    data: memoryview, element_bytes: Mapping[int, int], read: Set[bytes]
 ) -> tuple[bytes, list[Weight]]:
-    """Return a checked file without its large weights, and these.
+    """Return a checked file without its large weights that are ``read``, and these.
 
     They are said to be in another file, which nobody looks for if the weights are
-    given besides. ``element_bytes`` are of known types.
+    given besides; others, ONNX Runtime drops. ``element_bytes`` are of known types.
     """
     weights: dict[bytes, Weight] = {}
 
@@ -215,7 +221,7 @@ def separated(
         weight = None
         if part.number == _INITIALIZER and part.end - part.value >= _LARGE_BYTES:
             weight = _weight(data, part, element_bytes)
-        if weight is None or weight.name in weights:
+        if weight is None or weight.name in weights or weight.name not in read:
             return None
         weights[weight.name] = weight
         rest = [

@@ -91,7 +91,7 @@ class Traits(NamedTuple):
     of one that is to be mended could end the process, as it reads ``doubtful`` tensors,
     which may be without elements, or for another reason. ``tables`` are all that nodes
     only take rows of. Such nodes read inputs that it ``needs_elements`` of, from some
-    axis on.
+    axis on. What no node has, and is no output, is not among what is ``read``.
     """
 
     may_loop: bool
@@ -101,6 +101,7 @@ class Traits(NamedTuple):
     doubtful: frozenset[bytes] = frozenset()
     tables: frozenset[bytes] = frozenset()
     needs_elements: Mapping[bytes, int] = {}
+    read: frozenset[bytes] = frozenset()
 
 
 def check_graph(data: memoryview) -> Traits:
@@ -122,6 +123,7 @@ def check_graph(data: memoryview) -> Traits:
         *(check.may_loop, check.depends_on_data, handed_on),
         *(check.is_to_be_mended or bool(doubtful), frozenset(doubtful)),
         *(frozenset(tables), needed),
+        frozenset(check.tables | check.read | check.outputs),
     )
 
 
@@ -249,6 +251,8 @@ class _Check:
                 found[field.number] = bytes(self._data[field.value : field.end])
         name = _name(*found.values())
         domain, type_, _ = name
+        if domain not in DOMAINS:
+            type_ = b""  # a function, or refused
         inputs = self._all(node, _READ)
         omits = b"" in inputs
         computed = self._all(node, _COMPUTED)

@@ -238,7 +238,7 @@ def _created(
     reads there. Large ``tables`` are inputs: all initializers are copied for a moment.
     """
     data = np.frombuffer(content, np.uint8)
-    rest, weights = separated(data.data, _ELEMENT_BYTES)
+    rest, weights = separated(data.data, _ELEMENT_BYTES, traits.read)
     if traits.is_to_be_mended:
         rest = mended(rest, traits.doubtful)
     if traits.handed_on:

@@ -70,7 +70,7 @@ def declare(
     return OperationSignature(
         OperationType[name],
         tuple(_rows(types)),
-        tuple(map(_layout, texts)),
+        tuple(map(layout_of, texts)),
         shape,
         checks,
     )
@@ -94,7 +94,11 @@ def _version(text: str) -> HalVersion:
     return HalVersion["V" + text.replace(".", "_") if text[:1].isdigit() else text]
 
 
-def _layout(text: str) -> ArgumentLayout:
+def layout_of(text: str) -> ArgumentLayout:
+    """Return the layout that a text says; see above for how.
+
+    :raises ValueError: if it cannot be read.
+    """
     since, _, newer = text.partition(": ") if text[:1].isdigit() else ("1.0", "", text)
     inputs, _, outputs = newer.partition(" -> ")
     parts = [_arguments(part) for part in inputs.split(" | ")]

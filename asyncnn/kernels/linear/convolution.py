@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.hal.operations.bound import NCHW_TO_NHWC, Array, BoundOperation, Shape
 from asyncnn.hal.operations.sliding_windows import (
@@ -247,6 +248,10 @@ def _prepare_depthwise(operation: BoundOperation) -> PreparedKernel:
     repeated along the row. An image of one channel is an ordinary convolution.
     """
     windows = convolution_window(operation, "depth_multiplier")
+    width = windows.width
+    padded = width.before + width.input + width.after
+    if width.stride > padded:  # the phases beyond would take memory for nothing
+        windows = replace(windows, width=replace(width, stride=padded))
     filter_ = operation.value(1)[0]
     channels = filter_.shape[2]
     shape = operation.image_shape(windows.nchw)

@@ -252,9 +252,8 @@ class PaddedImage:
         last_row = min(height.before + height.input, rows)
         source_rows = slice(0, last_row - height.before)
         moves = []
-        for phase in range(phases):
-            first = -((phase - width.before) // phases)
-            start = phase + first * phases - width.before
+        for start in range(min(phases, width.input)):
+            first, phase = divmod(width.before + start, phases)
             count = min(len(range(start, width.input, phases)), columns - first)
             if count > 0:
                 source_columns = slice(start, start + count * phases, phases)

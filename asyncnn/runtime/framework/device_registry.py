@@ -12,15 +12,16 @@ device that cannot be opened does not keep others from being opened.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.own_devices import ON_PROVIDERS, OWN_DEVICES, imported, own_device
+from asyncnn.extensions.extension import entry_points_in
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -32,9 +33,6 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.cluster_settings import CLUSTER
 from asyncnn.runtime.framework import FRAMEWORK
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +134,8 @@ def registered_devices() -> dict[str, Registered]:
     found = {name: Registered(name, place, _HERE) for name, place in BUILT_IN.items()}
     for provider in found_providers():
         found |= _on_provider(ON_PROVIDERS + provider)
-    for point in sorted(_entry_points(), key=lambda point: (point.name, point.value)):
+    points = entry_points_in(ENTRY_POINTS)
+    for point in sorted(points, key=lambda point: (point.name, point.value)):
         origin = getattr(point.dist, "name", None) or point.value
         reason = _reason_against(point.name, found)
         if reason:
@@ -205,10 +204,3 @@ def _reason_against(name: str, found: Mapping[str, Registered]) -> str:
     if "," in name or ":" in name:
         return "a name has no comma and no colon"
     return ""
-
-
-def _entry_points() -> "Iterator[EntryPoint]":
-    # Takes tens of milliseconds to import, and is seldom needed.
-    from importlib.metadata import entry_points
-
-    yield from entry_points(group=ENTRY_POINTS)

@@ -90,12 +90,17 @@ def evaluate(node: OnnxNode) -> list[Value | None]:
         raise node.refuse("it decodes files")
     if node.name == "Scan" and node.opset < 9:
         raise node.refuse("a scan over batches")
+    if node.name == "ConvTranspose" and node.attribute("group", 1) > 1 and node.has(2):
+        raise node.refuse("a bias of groups, which the evaluator adds wrongly")
     given = node.given_inputs
     if node.opset < 11 and node.name in ("Resize", "Upsample"):
         given = [given[0], None, *given[1:]]  # where a region comes in newer ones
     if node.name == "NonMaxSuppression":  # the evaluator wants limits in a row
         limits = [draft.reshape(v, (1,)) if v else None for v in given[2:]]
         given = [*given[:2], *limits]
+    elif node.name == "OneHot":  # it wants a number of classes without axes
+        classes = [draft.reshape(each, ()) for each in given[1:2] if each]
+        given = [*given[:1], *classes, *given[2:]]
     reads = [draft.plain(v) if v else None for v in given]
     captured = {}
     for name in _free_names(proto):

@@ -82,6 +82,19 @@ def _composed(*steps: Op | None) -> Converter:
     return convert
 
 
+def _lp_normalization(node: OnnxNode) -> Value:
+    value, draft = node.input(0), node.draft
+    axes = [node.axis(node.attribute("axis", -1), value.rank)]
+    if node.attribute("p", 2) == 1:
+        norm = reduce(draft, Op.REDUCE_SUM, draft.unary(Op.ABS, value), axes)
+    else:
+        squares = reduce(draft, Op.REDUCE_SUM, draft.mul(value, value), axes)
+        norm = draft.unary(Op.SQRT, squares)
+    # Zeros stay zeros.
+    least = float(np.finfo(value.dtype).tiny)
+    return draft.div(value, draft.binary(Op.MAXIMUM, norm, least))
+
+
 def _arg(type_: Op) -> Converter:
     def convert(node: OnnxNode) -> Value:
         value, draft = node.input(0), node.draft
@@ -144,4 +157,5 @@ CONVERTERS: dict[str, Converter] = {
     "ArgMin": _arg(Op.ARGMIN),
     "BatchNormalization": _batch_normalization,
     "LRN": _lrn,
+    "LpNormalization": _lp_normalization,
 }

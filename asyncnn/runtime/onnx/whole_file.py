@@ -86,7 +86,7 @@ def reading_whole(
             inferred = _inferred(model, inputs, fixed, outputs, known, is_open)
             outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
-        if _depends_on_data(graph):
+        if _has_unforeseen(graph):
             outputs = [_opened(each) for each in outputs]
         whole = _complete(memory, folder, model)
         yield
@@ -145,13 +145,38 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
     return alike
 
 
-def _depends_on_data(graph: Any) -> bool:
-    """Tell whether values decide the shape of something that is computed."""
+def _has_unforeseen(graph: Any) -> bool:
+    """Tell whether a run alone shows the shape of something that is computed."""
     return any(
-        node.op_type in DATA_DEPENDENT
+        node.op_type in DATA_DEPENDENT or _is_misjudged(node)
         for each in graphs_in(graph)
         for node in each.node
     )
+
+
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+
+
+def _is_misjudged(node: Any) -> bool:
+    """Tell whether ONNX may infer another shape than ONNX Runtime computes."""
+    if node.op_type not in _POOLS and node.op_type != "ConvTranspose":
+        return False
+    given = {each.name: each for each in node.attribute}
+    is_padded = "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME")
+    if node.op_type == "ConvTranspose":
+        return is_padded and not given.keys().isdisjoint(
+            {"dilations", "output_padding"}
+        )
+    if is_padded:
+        return "dilations" in given
+    if "ceil_mode" not in given or not given["ceil_mode"].i:
+        return False
+    kernel = given["kernel_shape"].ints if "kernel_shape" in given else ()
+    strides = given["strides"].ints if "strides" in given else [1] * len(kernel)
+    pads = given["pads"].ints if "pads" in given else [0] * 2 * len(kernel)
+    # It has no window that begins behind the last element.
+    ends = zip(kernel, strides, pads[len(kernel) :], strict=False)
+    return any(stride + after > length for length, stride, after in ends)
 
 
 def _opened(output: Axes) -> Axes:

@@ -57,7 +57,8 @@ def loading_tflite(
 ) -> Steps[NamedModel]:
     """Load a file in steps, as a region if nothing is lost by it, else translated.
 
-    One that cannot be translated is a region all the same, unless ``strict``.
+    One that cannot be translated, maybe as it says wrong shapes, is a region all the
+    same, unless ``strict``.
 
     :raises InvalidArgumentError: if the file is damaged, or has no such signature.
     :raises UnsupportedOperatorError: if LiteRT does not run it either.
@@ -85,14 +86,18 @@ def loading_tflite(
                 contents, graph, memory, input_shapes, extensions
             )
         )
-    except UnsupportedOperatorError as error:
+    except (InvalidArgumentError, UnsupportedOperatorError) as error:
         if strict:
             raise
         refused = error
     try:
         with decoding("TFLite"):
             return (yield from region())
+    except InvalidArgumentError:
+        raise refused from None
     except UnsupportedOperatorError as error:
+        if not isinstance(refused, UnsupportedOperatorError):
+            raise refused from None
         raise UnsupportedOperatorError(
             f"{refused.message}; {error.message}",
             hint=refused.hint,

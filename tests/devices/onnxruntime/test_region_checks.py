@@ -51,6 +51,17 @@ async def test_weights_are_in_the_graph(location: str, is_attribute: bool) -> No
     await is_refused(content, "weights that are not in it")
 
 
+async def test_functions_may_have_names_of_operators(device: Device) -> None:
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    add = helper.make_node("Add", ["a", "b"], ["c"])
+    body = helper.make_function("own", "STFT", ["a", "b"], ["c"], [add], opsets[:1])
+    call = helper.make_node("STFT", ["x", "x"], ["y"], domain="own")
+    content = graph([call], *ends(), functions=[body], opset_imports=opsets)
+    made = region(content, [port(F32, 2)], [port(F32, 2)])
+    (y,) = (await (await device.prepare(made)).run([F32([1, 2])])).values()
+    np.testing.assert_array_equal(y, [2, 4])
+
+
 @pytest.mark.parametrize(
     ("domain", "type_"),
     [("com.microsoft", "EPContext"), ("ai.onnx.contrib", "PyOp"), ("x", "Relu")],
@@ -230,7 +241,7 @@ class TestWeights:
         self, device: Device, dtype: Any, is_input: bool
     ) -> None:
         content = scaled(dtype, is_input=is_input)
-        rest, (weight,) = separated(memoryview(content), SIZES)
+        rest, (weight,) = separated(memoryview(content), SIZES, {b"w"})
         assert (weight.name, weight.lengths) == (b"w", (WIDE,))
         assert len(rest) < len(content) - WIDE
         prepared = await device.prepare(load(content))
@@ -239,7 +250,7 @@ class TestWeights:
 
     def test_small_ones_stay(self) -> None:
         content = scaled(length=8)
-        assert separated(memoryview(content), SIZES) == (content, [])
+        assert separated(memoryview(content), SIZES, {b"w"}) == (content, [])
 
     @pytest.mark.parametrize(
         "wrong",
@@ -263,12 +274,22 @@ class TestWeights:
             else:
                 setattr(model.graph.initializer[0], name, value)
         content = model.SerializeToString()
-        assert separated(memoryview(content), SIZES) == (content, [])
+        assert separated(memoryview(content), SIZES, {b"w"}) == (content, [])
+
+    async def test_those_that_nothing_reads_are_dropped(self, device: Device) -> None:
+        model = onnx.load_from_string(scaled())
+        model.graph.initializer[0].name = "unread"
+        model.graph.initializer.append(numpy_helper.from_array(F32(3), "w"))
+        ends = [port(F32, WIDE)]
+        made = region(model.SerializeToString(), ends, ends)
+        prepared = await device.prepare(made)
+        (y,) = (await prepared.run([np.ones(WIDE, F32)])).values()
+        np.testing.assert_array_equal(y, np.full(WIDE, 3))
 
     def test_one_of_a_name_is_taken_once(self) -> None:
         model = onnx.load_from_string(scaled())
         model.graph.initializer.append(model.graph.initializer[0])
-        rest, weights = separated(memoryview(model.SerializeToString()), SIZES)
+        rest, weights = separated(memoryview(model.SerializeToString()), SIZES, {b"w"})
         assert len(weights) == 1
         assert len(rest) > 4 * WIDE
 
@@ -291,7 +312,7 @@ async def test_tables_that_rows_are_taken_of_are_not_copied(
     is_table = use in ("", "twice")
     assert check_graph(memoryview(content)).tables == ({b"w"} if is_table else set())
     if is_table:
-        (weight,) = separated(memoryview(content), SIZES)[1]
+        (weight,) = separated(memoryview(content), SIZES, {b"w"})[1]
         model = onnx.load_from_string(with_inputs(content, {b"w": weight}))
         onnx.checker.check_model(model)
         assert [each.name for each in model.graph.input] == ["i", "w"]

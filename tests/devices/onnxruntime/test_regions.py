@@ -344,3 +344,41 @@ async def test_inputs_that_are_omitted_at_the_end_are_not_there(
         (found,) = (await prepared.run([x, np.array(True)])).values()
         expected = 2 * (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
         np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "operator", "attributes"),
+    [
+        ((1, 1, 2, 3), "AveragePool", {"ceil_mode": 1, "strides": [3, 3]}),
+        ((1, 1, 4, 7), "MaxPool", {"ceil_mode": 1, "strides": [3, 3]}),
+        (
+            (1, 1, 5, 12),
+            "AveragePool",
+            {"auto_pad": "SAME_UPPER", "dilations": [1, 2], "strides": [1, 2]},
+        ),
+        (
+            (1, 1, 3, 3),
+            "ConvTranspose",
+            {"auto_pad": "SAME_UPPER", "output_padding": [1, 1], "strides": [3, 3]},
+        ),
+    ],
+    ids=["average", "largest", "dilated", "transposed"],
+)
+async def test_shapes_are_those_of_a_run_where_onnx_infers_others(
+    shape: tuple[int, ...], operator: str, attributes: dict[str, Any]
+) -> None:
+    import onnxruntime
+
+    weights = [numpy_helper.from_array(np.ones((1, 1, 2, 1), F32), "w")]
+    given = ["x", "w"] if operator == "ConvTranspose" else ["x"]
+    node = helper.make_node(operator, given, ["y"], kernel_shape=[2, 1], **attributes)
+    content = graph(
+        *([node], [("x", FLOAT, shape)], [("y", FLOAT, [None] * 4)]),
+        *(weights[: len(given) - 1],),
+        opset_imports=[helper.make_opsetid("", 19)],
+    )
+    x = np.arange(np.prod(shape), dtype=F32).reshape(shape)
+    expected = onnxruntime.InferenceSession(content).run(None, {"x": x})[0]
+    async with open_device("onnxruntime") as device:
+        (y,) = await run(device, load(content), x)
+    np.testing.assert_array_equal(y, expected)

@@ -67,6 +67,7 @@ LAYERS = {
     "dilated-phases": depthwise(
         (1, 9, 12, 2), (2, 3), stride=(2, 4), dilation=(3, 2), padding=SAME
     ),
+    "one-stride": depthwise((2, 4, 5, 3), (2, 3), stride=(2**30,) * 2, padding=SAME),
     "multiplier": depthwise((2, 4, 5, 3), (2, 2), 2),
     "multiplier-stride": depthwise((1, 6, 7, 2), (3, 3), 3, **SAMPLED),
     "one-channel": depthwise((2, 6, 7, 1), (3, 2), 4, **SAMPLED),

@@ -309,9 +309,10 @@ def expanding() -> Any:
     )  # fmt: skip
 
 
-def long(type_: str, *inputs: str) -> Any:
-    """Return a graph of what is as long as one of its inputs says."""
-    nodes = [node(type_, inputs, ["e"]), node("ReduceMax", ["e"], ["y"])]
+def long(type_: str, *inputs: str, **attributes: Any) -> Any:
+    """Return a graph of what is as long as one of its inputs, or attributes, says."""
+    made = node(type_, inputs, ["e"], **attributes)
+    nodes = [made, node("ReduceMax", ["e"], ["y"])]
     weights = {
         "k": np.int64(1 << 36),
         "n": np.int64([1 << 18, 1 << 18]),
@@ -319,9 +320,42 @@ def long(type_: str, *inputs: str) -> Any:
         "image": np.zeros((1, 2, 2), np.float32),
         "rate": np.int64(16000),
         "low": np.float32(0),
+        "row": np.zeros((1, 1 << 15), np.float32),
+        "rows": np.zeros(1 << 15, np.int64),
+        "tall": np.zeros((1 << 15, 2), np.float32),
+        "wide": np.zeros((2, 1 << 15), np.float32),
     }
     kept = {name: array for name, array in weights.items() if name in inputs}
     return model(nodes, [tensor("x", (2,))], ["y"], kept)
+
+
+def piling(count: int) -> Any:
+    """A loop whose steps give rows that are large together, and fit one by one."""
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Identity", ["w"], ["row"])],
+        "body",
+        [tensor("i", (), np.int64), tensor("go", (), np.bool_)],
+        [tensor("on", (), np.bool_), tensor("row", (1 << 15,))],
+    )
+    nodes = [node("Loop", ["n", ""], ["e"], body=body), node("ReduceMax", ["e"], ["y"])]
+    weights = {"n": np.int64(count), "w": np.zeros(1 << 15, np.float32)}
+    return model(nodes, [tensor("x", (2,))], ["y"], weights)
+
+
+def unrolled(steps: int) -> Any:
+    """A recurrence over very many steps of one number."""
+    nodes = [
+        node("Expand", ["o", "n"], ["s"]),
+        node("RNN", ["s", "w", "r"], ["e"]),
+        node("ReduceMax", ["e"], ["y"]),
+    ]
+    weights = {
+        "o": np.float32(1),
+        "n": np.int64([steps, 1, 1]),
+        "w": np.zeros((1, 1 << 8, 1), np.float32),
+        "r": np.zeros((1, 1 << 8, 1 << 8), np.float32),
+    }
+    return model(nodes, [tensor("x", (2,))], ["y"], weights)
 
 
 def own_operator() -> Any:
@@ -350,8 +384,18 @@ class TestGraphsOfClients:
             long("MelWeightMatrix", "k", "k", "rate", "low", "low"),
             long("Col2Im", "image", "n", "two"),
             long("DFT", "image", "k"),
+            long("MatMul", "tall", "wide"),
+            long("Gemm", "tall", "tall", transB=1),
+            long("Einsum", "tall", "wide", equation="ab,cd->ad"),
+            long("Gather", "row", "rows"),
+            long("RandomNormal", shape=[1 << 15, 1 << 15]),
+            piling(1 << 20),
+            unrolled(1 << 21),
         ],
-        ids=["window", "mel", "image", "spectrum"],
+        ids=[
+            *("window", "mel", "image", "spectrum"),
+            *("product", "transposed", "sums", "rows", "chance", "loop", "recurrence"),
+        ],
     )
     async def test_what_is_too_long_is_refused_before_it_is_made(
         self, proto: Any
@@ -400,3 +444,20 @@ def test_a_sequence_that_is_known_is_no_tensor() -> None:
     nodes = [node("SequenceEmpty", [], ["s"]), node("SequenceLength", ["s"], ["y"])]
     with pytest.raises(UnsupportedOperatorError, match="its result is a sequence"):
         imported(model(nodes, [], [tensor("y", (), np.int64)]))
+
+
+async def test_a_number_of_classes_may_have_an_axis() -> None:
+    made = node("OneHot", ["x", "classes", "values"], ["y"])
+    weights = {"classes": np.array([3]), "values": np.array([0, 5])}
+    named = imported(
+        model([made], [tensor("x", (2,), np.int64)], [tensor("y", None, int)], weights)
+    )
+    (found,) = (await results(named, x=np.int32([2, 0]))).values()
+    assert found.tolist() == [[0, 0, 5], [5, 0, 0]]
+
+
+def test_what_the_evaluator_computes_wrongly_is_refused() -> None:
+    made = node("ConvTranspose", ["x", "w", "b"], ["y"], group=2)
+    ends = [tensor("x", (1, 2, 3)), tensor("w", (2, 1, 2)), tensor("b", (2,))]
+    with pytest.raises(UnsupportedOperatorError, match="of groups"):
+        imported(model([made], ends, ["y"]))

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 import asyncnn
-from tests.runtime.onnx.files import model, tensor
+from tests.runtime.onnx.files import imported, model, results, tensor
 
 F32, I64 = np.float32, np.int64
 RNG = np.random.default_rng(11)
@@ -233,3 +233,29 @@ async def test_they_give_what_onnx_runtime_does(
             for name, wanted in zip(found, peer.run(None, dict(inputs)), strict=True):
                 assert found[name].shape == wanted.shape
                 np.testing.assert_allclose(found[name], wanted, 1e-3, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [
+        (helper.make_node("LpNormalization", ["x"], ["y"], axis=1, p=1), (2, 3, 4)),
+        (helper.make_node("LpNormalization", ["x"], ["y"]), (2, 3, 4)),
+        (helper.make_node("GreaterOrEqual", ["x", "x"], ["y"]), (1, 1, 8, 2, 4)),
+        (helper.make_node("Less", ["x", "k"], ["y"]), (2, 3, 2, 2, 2)),
+        (helper.make_node("Less", ["x", "row"], ["y"]), (2, 3, 2, 2, 2)),
+    ],
+    ids=["sums", "squares", "of five axes", "with a scalar", "with a row"],
+)
+async def test_translated_operators_give_what_onnx_runtime_does(
+    made: Any, shape: tuple[int, ...]
+) -> None:
+    kind = np.bool_ if made.op_type in ("GreaterOrEqual", "Less") else F32
+    weights: dict[str, Any] = {"k": F32(0.1), "row": floats(3, 1, 2, 1)}
+    read = {each: weights[each] for each in made.input if each in weights}
+    proto = model([made], [tensor("x", shape)], [tensor("y", None, kind)], read)
+    x = floats(*shape)
+    x[0] = 0
+    peer = onnxruntime.InferenceSession(proto.SerializeToString())
+    (expected,) = peer.run(None, {"x": x})
+    (found,) = (await results(imported(proto), x=x)).values()
+    np.testing.assert_allclose(found.reshape(shape), expected, rtol=1e-5)

@@ -86,6 +86,20 @@ class TestPools:
         np.testing.assert_allclose(actual[0], maxima, 0, 0)
         np.testing.assert_allclose(actual[1], places, 1e-6)
 
+    async def test_a_window_of_a_billion_lines_is_not_counted_out(self) -> None:
+        x, size = draw(1, 3, 2, 1), 2**30
+        operator = Op(
+            "MaxPoolingWithArgmax2D",
+            [f32(*x.shape)],
+            [f32(*x.shape), f32(*x.shape)],
+            custom=packed(SAME, 1, 1, size, size, 0),
+        )
+        maxima, places = await run(operator, x)
+        np.testing.assert_array_equal(maxima, np.full_like(x, x.max()))
+        line = np.argmax(x) // 2 - np.arange(3) + (size - 1) // 2
+        expected = np.broadcast_to(line[:, None, None] * float(size), places.shape)
+        np.testing.assert_allclose(places, expected, 1e-6)
+
     async def test_an_unpooled_image_has_the_maxima_in_their_places(self) -> None:
         x = draw(1, 4, 6, 2, low=0.1)
         pool = Op(

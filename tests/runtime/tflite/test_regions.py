@@ -86,6 +86,10 @@ EMPTY = {
     ),
     "output": one("TILE", [f32(2, 3), const([0, 1])], f32(0, 3)),
     "constant": one("SUM", [f32(2, 3), const([])], f32(2, 3), "ReducerOptions"),
+    "slice": one(
+        *("STRIDED_SLICE", [f32(2, 3), const([1]), const([0]), const([1])]),
+        *(f32(0, 3), "StridedSliceOptions"),
+    ),
 }
 
 

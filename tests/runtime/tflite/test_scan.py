@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tflite
 
 from asyncnn.engine.costs import estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
@@ -20,7 +21,7 @@ from asyncnn.runtime.tflite.region import is_hybrid
 from asyncnn.tflite import scan
 from asyncnn.tools.fuzz.twins import by_python, by_scan, same_file, same_graphs
 from tests.runtime.tflite.cases import const, f32, i8, ramp
-from tests.runtime.tflite.files import Op, Signature, write
+from tests.runtime.tflite.files import Op, Signature, T, write
 from tests.runtime.tflite.graphs import conv_2d
 from tests.runtime.tflite.layer_cases import CASES, TYPED_CASES
 from tests.runtime.tflite.mutating import fields_of, mutant
@@ -188,6 +189,32 @@ def test_the_bias_of_a_transposed_convolution_is_not_its_image() -> None:
         check_alike(data)
         found += estimated_of_graph_ns(by_python(data).graphs[0])
     assert found[0] <= found[1] <= 1.01 * found[0]
+
+
+@needs_compiled
+@pytest.mark.parametrize("is_name", [False, True], ids=["other bytes", "a name"])
+def test_what_lies_within_bytes_of_a_buffer_is_left_to_python(is_name: bool) -> None:
+    x, between, made = f32(8), f32(8), f32(8)
+    # These could be a vector of 32 bytes, and text of none.
+    within = np.array([0, 0, 32, 0, 0, 0, 0, 0], np.int32).view(np.float32)
+    read = [T.constant(each, np.float32) for each in (within, np.ones(8))]
+    steps = [Op("ADD", [x, read[0]], [between], "AddOptions")]
+    steps += [Op("ADD", [between, read[1]], [made], "AddOptions")]
+    data = bytearray(write(steps, [x], [made]))
+    assert is_taken(bytes(data))
+    model = tflite.Model.GetRootAs(data, 0)
+    main = model.Subgraphs(0)
+    first, second = [
+        model.Buffers(main.Tensors(main.Operators(number).Inputs(1)).Buffer())
+        for number in range(2)
+    ]
+    table, slot = (main.Tensors(0), 3) if is_name else (second, 0)
+    place = table._tab.Pos + table._tab.Offset(4 + 2 * slot)
+    start = first._tab.Vector(first._tab.Offset(4))
+    target = start + (12 if is_name else 8)
+    struct.pack_into("<I", data, place, target - place)
+    assert by_python(bytes(data))
+    assert not is_taken(bytes(data))
 
 
 @needs_compiled
