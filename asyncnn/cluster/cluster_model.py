@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
 
-from asyncnn.callbacks import Completion, ExecutionFuture, ExecutionResult, result_of
+from asyncnn.callbacks import Completion, ExecutionFuture, ExecutionResult
 from asyncnn.cluster.cluster_runs import ClusterRun, ClusterRuns
-from asyncnn.cluster.exchange import RunOrder, Sent
+from asyncnn.cluster.exchange import RunOrder
 from asyncnn.cluster.replicas import ClusterWork
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.interfaces import IBurstContext
@@ -19,6 +19,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
+    Memory,
     Model,
     Request,
     RequestArgument,
@@ -27,8 +28,6 @@ from asyncnn.hal.validate import RequestRules, plain_request, signature_of
 from asyncnn.memory.mapping import Mapper
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.waiting_run import StartingModel
-
-_NONE = ErrorStatus.NONE
 
 
 class ClusterModel(StartingModel):
@@ -70,9 +69,11 @@ class ClusterModel(StartingModel):
             if not isinstance(tensor, np.ndarray) or tensor.nbytes != size:
                 return None
             arrays.append(tensor)
-        order = self._order(options)
+        run = self._run(self._order(options), options)
         targets = [array.data.cast("B") for array in arrays[split:]]
-        return self._launched(order, options, tuple(arrays[:split]), targets)
+        run.given(tuple(arrays[:split]), targets)
+        self._device.launch(run)
+        return run
 
     def launch(self, request: Request, options: ExecutionOptions) -> Completion:
         """Launch any request, and return its end; see `IBinding.launch`."""
@@ -101,18 +102,6 @@ class ClusterModel(StartingModel):
         self._device.check_open()
         if use is not None:
             request = use.begin(request)
-        mapper = Mapper()
-        pools = [mapper.map(pool) for pool in request.pools]  # type: ignore[arg-type]
-
-        def part(argument: RequestArgument) -> Array:
-            at = argument.location
-            data = np.frombuffer(pools[at.pool_index].buffer or b"", np.uint8)
-            return data[at.offset : at.offset + at.length]
-
-        inputs = tuple(
-            None if each.has_no_value else part(each) for each in request.inputs
-        )
-        outputs = [each for each in request.outputs if not each.has_no_value]
         order = self._order(options)._replace(
             dimensions=tuple(each.dimensions for each in request.inputs),
             space=tuple(
@@ -120,24 +109,22 @@ class ClusterModel(StartingModel):
                 for e in request.outputs
             ),
         )
-        targets = [part(each).data for each in outputs]
-        flushed = [pools[each.location.pool_index] for each in outputs]
-        ended = partial(_ended, told, use, mapper, flushed)
-        return self._launched(order, options, inputs, targets, ended)
+        pools, run = _PoolsOfRun(request), self._run(order, options)
+        run.told = partial(_ended, told, use, pools)
+        if pools.are_mapped:
+            pools.give(run)
+            self._device.launch(run)
+        else:
+            run.write = pools.write
+            self._device.launch(run, partial(pools.copy_and_give, run))
+        return run
 
     def _order(self, options: ExecutionOptions) -> RunOrder:
         measure = options.measure is MeasureTiming.YES
         number = next(self._device.numbers)
         return RunOrder(self.key, number, measure, None, options.loop_timeout)
 
-    def _launched(
-        self,
-        order: RunOrder,
-        options: ExecutionOptions,
-        inputs: Sent,
-        targets: Sequence[memoryview],
-        told: Callable[[ExecutionResult], None] | None = None,
-    ) -> ClusterRun:
+    def _run(self, order: RunOrder, options: ExecutionOptions) -> ClusterRun:
         work = ClusterWork(
             order.number,
             self.key,
@@ -145,9 +132,8 @@ class ClusterModel(StartingModel):
             options.deadline,
             self._device.settings.idempotent,
         )
-        run = ClusterRun(self._device, work, order, inputs, targets)
-        run.told, run.model = told, self
-        self._device.launch(run)
+        run = ClusterRun(self._device, work, order)
+        run.model = self
         return run
 
     def checked(self, request: Request, *, is_fenced: bool) -> BuffersInUse | None:
@@ -157,6 +143,59 @@ class ClusterModel(StartingModel):
         return self.in_use(request)
 
 
+class _PoolsOfRun:
+    """The pools of a request: those that cannot be mapped are copied, which may block.
+
+    :raises AsyncnnError: if one is malformed.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._mapper = Mapper()
+        self._given = cast("Sequence[Memory]", request.pools)  # no tokens any more
+        self._found = [self._mapper.map_nowait(pool) for pool in self._given]
+
+    @property
+    def are_mapped(self) -> bool:
+        """Whether none is to be copied."""
+        return None not in self._found
+
+    def copy_and_give(self, run: ClusterRun) -> None:
+        """Copy them, then `give`."""
+        self._found = [self._mapper.map(pool) for pool in self._given]
+        self.give(run)
+
+    def give(self, run: ClusterRun) -> None:
+        """Give a run its arrays, which lie in them."""
+        inputs = tuple(
+            None if each.has_no_value else self._part(each)
+            for each in self._request.inputs
+        )
+        run.given(inputs, [self._part(each).data for each in self._outputs])
+
+    def write(self) -> None:
+        """Write to their files what copies have got."""
+        for each in self._outputs:
+            pool, at = self._found[each.location.pool_index], each.location
+            assert pool is not None
+            self._mapper.flush(pool, at.offset, at.length)
+
+    def close(self) -> None:
+        """Give them back."""
+        self._mapper.close()
+
+    @property
+    def _outputs(self) -> list[RequestArgument]:
+        return [each for each in self._request.outputs if not each.has_no_value]
+
+    def _part(self, argument: RequestArgument) -> Array:
+        at = argument.location
+        pool = self._found[at.pool_index]
+        assert pool is not None
+        data = np.frombuffer(pool.buffer or b"", np.uint8)
+        return data[at.offset : at.offset + at.length]
+
+
 def _told_itself(result: ExecutionResult) -> None:
     """Do nothing: whoever launched it awaits the run."""
 
@@ -164,18 +203,11 @@ def _told_itself(result: ExecutionResult) -> None:
 def _ended(
     told: Callable[[ExecutionResult], None],
     use: BuffersInUse | None,
-    mapper: Mapper,
-    written: Sequence[Any],
+    pools: _PoolsOfRun,
     result: ExecutionResult,
 ) -> None:
-    """Hand over what a request's pools have got, then tell the result."""
-    if result.status is _NONE:
-        try:
-            for pool in written:
-                mapper.flush(pool)
-        except AsyncnnError as error:
-            result = result_of(error)
-    mapper.close()
+    """Give back what a request has used, then tell the result."""
+    pools.close()
     if use is not None:
         use.end(result.status, result.output_shapes)
     told(result)

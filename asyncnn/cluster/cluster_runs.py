@@ -36,38 +36,46 @@ from asyncnn.runtime.framework.steps import ActiveExecutions
 LARGE_BYTES = 4 * 2**20
 """Inputs from which on a thread puts them into Ray's store, rather than the loop."""
 
+SMALL_BYTES = 2 * 2**20
+"""Inputs and outputs up to which they go by a stream, not by a call of an actor."""
+
 _NONE = ErrorStatus.NONE
 
 
 class ClusterRun(Completion):
     """A run, from when it is asked for until its end; see `ClusterRuns.launch`.
 
-    ``targets`` get the bytes of its outputs. ``told`` gets the result as well.
+    It is `given` arrays before it is sent. ``write`` is called on a thread once its
+    outputs are there, ``told`` gets the result as well.
     """
 
     told: Callable[[ExecutionResult], None] | None = None
+    write: Callable[[], None] | None = None
+    inputs: Sent = ()
+    size_bytes = 0
+    is_small = True
     ref: object = None
     model: object = None
     _timer: asyncio.TimerHandle | None = None
 
     def __init__(
-        self,
-        device: "ClusterRuns",
-        work: ClusterWork,
-        order: RunOrder,
-        inputs: Sent,
-        targets: Sequence[memoryview],
+        self, device: "ClusterRuns", work: ClusterWork, order: RunOrder
     ) -> None:
         self.work = work
         self.order = order
-        self.inputs = inputs
-        self.size_bytes = size_bytes(inputs)
-        self._targets = targets
+        self._targets: Sequence[memoryview] = ()
         self._device = device
         if work.deadline_ns is not None:
             loop = asyncio.get_running_loop()
             left_s = (work.deadline_ns - time.monotonic_ns()) / 1e9
             self._timer = loop.call_later(left_s + DEADLINE_GRACE_S, self._give_up)
+
+    def given(self, inputs: Sent, targets: Sequence[memoryview]) -> None:
+        """Take its inputs, and what gets the bytes of its outputs."""
+        self.inputs = inputs
+        self.size_bytes = size_bytes(inputs)
+        self.is_small = self.size_bytes + sum(map(len, targets)) <= SMALL_BYTES
+        self._targets = targets
 
     def taken(self, answer: Answer) -> ExecutionResult:
         """Copy the outputs of an answer; return what it amounts to."""
@@ -149,18 +157,32 @@ class ClusterRuns(ActiveExecutions):
     def recover(self, link: ReplicaLink) -> None:
         """Have the models of a replica prepared again, which lacks some."""
 
-    def launch(self, run: ClusterRun) -> None:
-        """Have a run computed, wherever that is soonest."""
+    def launch(self, run: ClusterRun, fill: Callable[[], None] | None = None) -> None:
+        """Have a run computed, wherever that is soonest.
+
+        It is given its arrays by ``fill``, on a thread, if it has none yet.
+        """
         self._runs[run.work.number] = run
         self.active.add(run)
-        self.act(self.dispatcher.submit(run.work, time.monotonic_ns()))
+        if fill is None:
+            self.act(self.dispatcher.submit(run.work, time.monotonic_ns()))
+        else:
+            self._begin(self._launch_filled(run, fill))
+
+    async def _launch_filled(self, run: ClusterRun, fill: Callable[[], None]) -> None:
+        try:
+            await offload(fill)
+        except Exception as error:
+            self.abandon(run, result_of(error))
+        if run.result is None:
+            self.act(self.dispatcher.submit(run.work, time.monotonic_ns()))
 
     def abandon(self, run: ClusterRun, result: ExecutionResult) -> None:
         """End a run with ``result``, and have it stopped where it is."""
         number = run.work.number
         if number not in self._runs:
             return
-        replica = self.dispatcher.cancel(number)
+        replica = self.dispatcher.cancel(number, time.monotonic_ns())
         self._settle(run, result)
         if replica is not None:
             self._cancel_there(self.links[replica], number)
@@ -207,7 +229,7 @@ class ClusterRuns(ActiveExecutions):
         order = run.order._replace(deadline=link.there(run.work.deadline_ns))
         inputs = run.inputs if run.ref is None else run.ref
         answered = partial(self._answered, run, link, run.work.sent)
-        link.post("run", order, inputs, answered=answered)
+        link.run(order, inputs, answered, is_small=run.is_small)
 
     def _answered(
         self, run: ClusterRun, link: ReplicaLink, sent: int, answer: Any
@@ -226,10 +248,23 @@ class ClusterRuns(ActiveExecutions):
         if run.result is None:
             if isinstance(answer, AsyncnnError):
                 self._settle(run, result_of(answer))
+            elif run.write is not None and answer.status == _NONE:
+                self._begin(self._settle_written(run, answer, run.write))
             else:
                 self._settle(run, run.taken(answer))
         if self._is_there(run, link, sent):
             self.act(self.dispatcher.ended(number, now))
+
+    async def _settle_written(
+        self, run: ClusterRun, answer: Answer, write: Callable[[], None]
+    ) -> None:
+        result = run.taken(answer)
+        try:
+            await offload(write)
+        except Exception as error:
+            result = result_of(error)
+        if run.result is None:
+            self._settle(run, result)
 
     def _settle(self, run: ClusterRun, result: ExecutionResult) -> None:
         del self._runs[run.work.number]
@@ -252,8 +287,8 @@ class ClusterRuns(ActiveExecutions):
         self.act(self.dispatcher.expire(time.monotonic_ns()))
 
     def _cancel_there(self, link: ReplicaLink, number: int) -> None:
-        if link.is_up and not self._is_closed:
-            link.post("cancel", (number,), answered=lambda _: None)
+        if not self._is_closed:
+            link.stop(number)
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

@@ -191,13 +191,17 @@ class Dispatcher:
         self._note(replica)
         return [*self._again(work, now_ns), *self._pump(now_ns)]
 
-    def cancel(self, number: int) -> int | None:
+    def cancel(self, number: int, now_ns: int) -> int | None:
         """Forget a run that waits; return the replica of one that was sent.
 
-        That one keeps its place until it has ended.
+        That one keeps its place until it has ended, which is expected to be soon.
         """
         self._waiting.pop(number, None)
-        return self.place(number)
+        replica = self._sent.get(number)
+        if replica is None:
+            return None
+        replica.leave(number, now_ns)
+        return replica.number
 
     def place(self, number: int) -> int | None:
         """Return the replica that a run was sent to, and has not come back from."""

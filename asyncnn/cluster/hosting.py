@@ -24,6 +24,7 @@ from asyncnn.cluster.exchange import (
     answer_of,
     unpacked,
 )
+from asyncnn.cluster.streams import StreamPort
 from asyncnn.devices import OWN_PROCESS, DeviceStatistics, IMeasured
 from asyncnn.devices.own_devices import default_device
 from asyncnn.execution import binding_of
@@ -130,6 +131,7 @@ class ReplicaHost:
         self._models: dict[int, _Hosted] = {}
         self._tasks: dict[int, asyncio.Task[object]] = {}
         self._cancelled: OrderedDict[int, bool] = OrderedDict()
+        self._listening = StreamPort(self)
 
     async def open(self) -> HostFacts:
         """Open the device, once, and say what it is.
@@ -144,6 +146,13 @@ class ReplicaHost:
                 context = opened or default_device(settings)
                 self._device = await self._stack.enter_async_context(context)
         return HostFacts.of(self._device)
+
+    async def listen(self, address: str) -> tuple[int, bytes]:
+        """Have runs come by streams as well; return the port, and the token for it.
+
+        :raises OSError: if the address cannot be had.
+        """
+        return await self._listening.open(address)
 
     async def clock(self) -> int:
         """Return the time of the steady clock here, in nanoseconds."""
@@ -210,13 +219,17 @@ class ReplicaHost:
     async def cancel(self, numbers: Sequence[int]) -> None:
         """Stop calls at their next boundary, or before they begin."""
         for number in numbers:
-            task = self._tasks.get(number)
-            if task is None:
-                self._cancelled[number] = True
-                if len(self._cancelled) > _REMEMBERED:
-                    self._cancelled.popitem(last=False)
-            else:
-                task.cancel()
+            self.stop(number)
+
+    def stop(self, number: int) -> None:
+        """Stop one call; see `cancel`."""
+        task = self._tasks.get(number)
+        if task is None:
+            self._cancelled[number] = True
+            if len(self._cancelled) > _REMEMBERED:
+                self._cancelled.popitem(last=False)
+        else:
+            task.cancel()
 
     async def release(self, key: int) -> None:
         """Forget a model, once what it runs has ended."""
@@ -224,6 +237,7 @@ class ReplicaHost:
 
     async def close(self) -> None:
         """Close the device; what it runs comes to a boundary first."""
+        self._listening.close()
         self._models.clear()
         await self._stack.aclose()
 

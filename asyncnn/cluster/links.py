@@ -6,15 +6,19 @@ This is the one module that knows Ray, which is imported when a cluster is opene
 import asyncio
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
+from asyncnn.cluster.exchange import RunOrder, Sent
 from asyncnn.cluster.hosting import HostFacts, ReplicaHost
+from asyncnn.cluster.streams import ClientEnd
 from asyncnn.hal.errors import (
     AsyncnnError,
     EngineUnavailableError,
@@ -36,6 +40,7 @@ _PINGS = 5
 _WATCH_S = 5.0
 _PAUSE_S = 0.1
 _CLOSING_S = 5.0
+_CONNECTING_S = 2.0
 
 Answered: TypeAlias = Callable[[Any], None]
 """Gets what a call returned, or the exception that stands for its failure."""
@@ -87,7 +92,10 @@ class Cluster:
             if not isinstance(error, Exception):
                 raise
             words = " ".join(str(error).split())
-            raise NoDriverError(f"no cluster at {CLUSTER}{where}: {words}") from error
+            raise NoDriverError(
+                f"no cluster at {CLUSTER}{where}: {words}",
+                hint="one that takes tokens wants RAY_AUTH_MODE=token",
+            ) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -124,6 +132,10 @@ class Cluster:
                 "num_cpus": max(os.cpu_count() or 1, int(asked + 0.999)),
                 "include_dashboard": False,
             }
+        elif where != AUTO:
+            host, _, port = where.rpartition(":")
+            # Ray itself tries for a minute.
+            socket.create_connection((host, int(port)), _CONNECTING_S).close()
         self.ray.init(configure_logging=False, log_to_driver=False, **options)
 
     def actor(self, device: str) -> Any:
@@ -139,12 +151,24 @@ class Cluster:
         )
         return kind.remote(device)
 
+    async def address_of(self, link: "ReplicaLink") -> str | None:
+        """Return where an actor's node is; None if calls of actors are encrypted."""
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            return None
+        address: str = await link.call("__ray_call__", _own_address)
+        return address
+
     def is_loss(self, error: BaseException) -> bool:
         """Tell whether an exception of Ray says that an actor or its node is gone."""
         kinds = self.ray.exceptions
         return isinstance(
             error, kinds.RayActorError | kinds.NodeDiedError | kinds.WorkerCrashedError
         )
+
+
+def _own_address(_: ReplicaHost) -> str:
+    address: str = import_module("ray.util").get_node_ip_address()
+    return address
 
 
 class ReplicaLink:
@@ -164,6 +188,7 @@ class ReplicaLink:
         self._device = device
         self._hang_after_s = hang_after_s
         self._actor: Any = None
+        self._stream: ClientEnd | None = None
         self._life = 0
         self._loop = asyncio.get_running_loop()
 
@@ -178,12 +203,41 @@ class ReplicaLink:
             try:
                 facts: HostFacts = await self.call("open")
                 await self.compare_clocks()
+                await self._connect()
             except LostError:
                 logger.info("replica %d is not there yet", self.number)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             self.is_up = True
             return facts
+
+    async def _connect(self) -> None:
+        """Have small runs go by a stream, if there can be one."""
+        try:
+            address = await self._cluster.address_of(self)
+            if address is None:
+                return
+            port, token = await self.call("listen", address)
+            kind = partial(ClientEnd, token, self._cut)
+            async with asyncio.timeout(_CONNECTING_S):
+                _, stream = await self._loop.create_connection(kind, address, port)
+        except LostError:
+            raise
+        except (OSError, TimeoutError, AsyncnnError) as error:
+            logger.info("replica %d gets no stream: %s", self.number, error)
+            return
+        if stream.transport.is_closing():
+            raise LostError(f"replica {self.number} was lost")
+        self._stream = stream
+
+    def _cut(self, stream: ClientEnd) -> None:
+        if stream is self._stream:
+            self._gone()
+
+    def _disconnect(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.transport.abort()
 
     async def compare_clocks(self) -> None:
         """Learn how far the clock there is ahead, by the quickest of some calls.
@@ -205,6 +259,27 @@ class ReplicaLink:
         if deadline_ns is None:
             return None
         return max(0, deadline_ns + self.offset_ns + self.bound_ns)
+
+    def run(
+        self,
+        order: RunOrder,
+        inputs: Sent | object,
+        answered: Answered,
+        *,
+        is_small: bool,
+    ) -> None:
+        """Have a run computed, by a stream if it is small; see `post`."""
+        if is_small and self._stream is not None:
+            self._stream.run(order, cast("Sent", inputs), answered)
+        else:
+            self.post("run", order, inputs, answered=answered)
+
+    def stop(self, number: int) -> None:
+        """Have a call stopped by its number, if the actor is there."""
+        if self._stream is not None:
+            self._stream.stop(number)
+        elif self.is_up:
+            self.post("cancel", (number,), answered=lambda _: None)
 
     def post(self, method: str, *args: Any, answered: Answered) -> None:
         """Call the actor; ``answered`` is called on the loop, once and later.
@@ -274,11 +349,20 @@ class ReplicaLink:
             with suppress(AsyncnnError, TimeoutError):
                 async with asyncio.timeout(_CLOSING_S):
                     await self.call("close")
+        self._disconnect()
         self.kill(for_good=True)
 
     def _take(self, life: int, future: Any, answered: Answered) -> None:
         error = future.exception()
         answered(future.result() if error is None else self._failure(life, error))
+
+    def _gone(self) -> None:
+        """Note the death of an actor, or that nothing leads there."""
+        self._disconnect()
+        if self.is_up:
+            self.is_up = False
+            self._life += 1
+            self.lost(self)
 
     def _failure(self, life: int, error: BaseException) -> AsyncnnError:
         """Return what an exception of Ray stands for; note the death of an actor."""
@@ -288,9 +372,6 @@ class ReplicaLink:
         if life == self._life:  # not one that was lost before
             if isinstance(error, self._cluster.ray.exceptions.ActorDiedError):
                 self._actor = None  # it does not come back
-            if self.is_up:
-                self.is_up = False
-                self._life += 1
-                self.lost(self)
+            self._gone()
         words = str(error).strip().splitlines() or [type(error).__name__]
         return LostError(f"replica {self.number} was lost: {words[0]}")

@@ -43,11 +43,15 @@ class ModelPace(msgspec.Struct, eq=False):
 
 
 class _Begun(msgspec.Struct, eq=False):
-    """What was sent; ``began_ns`` is when a lane was free for it, if known."""
+    """What was sent; ``began_ns`` is when a lane was free for it, if known.
+
+    Of what ``is_left``, as nobody waits for it, that is since when it is to stop.
+    """
 
     work: ClusterWork
     cost_ns: float
     began_ns: int | None
+    is_left: bool = False
 
 
 class Replica(msgspec.Struct, eq=False):
@@ -82,8 +86,15 @@ class Replica(msgspec.Struct, eq=False):
         at_ns = now_ns if running < self.lanes else None
         self.begun[work.number] = _Begun(work, cost_ns, at_ns)
 
+    def leave(self, number: int, now_ns: int) -> None:
+        """Note that it is to stop."""
+        left = self.begun[number]
+        left.is_left, left.cost_ns = True, 0.0
+        if left.began_ns is not None:
+            left.began_ns = now_ns
+
     def end(self, number: int, now_ns: int) -> int | None:
-        """Forget what has ended; return how long it took, if it is known to have begun.
+        """Forget what has ended; return how long it took, if that is known.
 
         The next one has its lane.
         """
@@ -94,7 +105,7 @@ class Replica(msgspec.Struct, eq=False):
         if waiting:
             first = max(waiting, key=lambda each: each.work.priority)
             first.began_ns = now_ns
-        return now_ns - ended.began_ns
+        return None if ended.is_left else now_ns - ended.began_ns
 
 
 class Open:

@@ -44,9 +44,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     within a region is not known before, and not counted. The
     device-managed buffers of one client hold ``max_buffer_bytes`` at most. Executions
     of a model that lately took less than ``inline_below_us``
-    microseconds run on the event loop itself when nothing else is pending, since
-    handing them to a thread would cost more; 0 switches that off. Models that were
-    prepared for LOW_POWER may take four times as long.
+    microseconds run on the event loop itself when nothing else is pending, or only what
+    is less urgent, since handing them to a thread would cost more; 0 switches that off.
+    Models that were prepared for LOW_POWER may take four times as long.
 
     While the device computes, BLAS has at most ``blas_threads`` threads in the whole
     process, as several are far slower than one on small matrices and on busy machines;

@@ -42,6 +42,9 @@ DEFAULT_POLICY = Policy()
 REPLACE_AFTER_S = 0.005
 """How long a lane may go on with what was left to it before another takes its place."""
 
+_LOOKED_AT = 16
+"""Pending work that the loop looks through for the sake of one that is short."""
+
 _inherited = partial(forked_error, "the device")
 
 
@@ -132,7 +135,8 @@ class Scheduler(Lanes):
     def submit(self, work: Work) -> bool:
         """Accept ``work``: from here on it will be finished exactly once.
 
-        It is run now, and True returned, if it is short and nothing is pending. It is
+        It is run now, and True returned, if it is short and nothing is pending, or only
+        less urgent work of its client, which a lane would first have to stop. It is
         finished at once then if it ``reports_early``, and in the loop's next round
         otherwise.
 
@@ -142,7 +146,11 @@ class Scheduler(Lanes):
         :raises MissedDeadlinePersistentError: if the deadline has passed already, or
             would have when the work could end at the earliest.
         """
-        if work.should_inline and not self.open and self.refusal is None:
+        if (
+            work.should_inline
+            and self.refusal is None
+            and (not self.open or self._is_above(work))
+        ):
             self._run(work)
             return True
         inbox = self.inbox
@@ -282,6 +290,16 @@ class Scheduler(Lanes):
     def disown(self) -> None:
         """Refuse work in a forked child, which has none of the threads."""
         self._disown(_inherited)
+
+    def _is_above(self, work: Work) -> bool:
+        """Tell whether all that is pending is its client's, of lower priorities."""
+        if len(self.open) > _LOOKED_AT:
+            return False
+        pending = tuple(self.open)  # other threads add and remove meanwhile
+        return all(
+            each.client is work.client and each.priority < work.priority
+            for each in pending
+        )
 
     def _run(self, work: Work) -> None:
         """Do short work on the loop, count and report it."""

@@ -148,6 +148,7 @@ class WaitingHost(ReplicaHost):
             assert cost_ms is not None
             if order.deadline is None or order.deadline > time.monotonic_ns():
                 await asyncio.sleep(float(cost_ms[0]) * self._slowness / 1e3)
+                order = order._replace(deadline=None)  # begun, it ends as simulated
             return await super().run(order, inputs)
 
 

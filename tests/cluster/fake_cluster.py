@@ -51,17 +51,30 @@ class FakeActor:
         self._calls: dict[Future[Any], asyncio.Task[None]] = {}
         self.is_gone = False
         self.begun = 0
-        self.host = self._hosting()
+        self.host = self._hosted()
 
     def __getattr__(self, name: str) -> _Method:
         return _Method(self, name)
+
+    def _hosted(self) -> ReplicaHost:
+        """Return a host whose runs are watched, whichever way they come."""
+        host = self._hosting()
+        run = host.run
+
+        async def watched(*args: Any) -> Any:
+            self.begun += 1
+            if self.before is not None:
+                await self.before("run")
+            return await run(*args)
+
+        host.run = watched  # type: ignore[method-assign]
+        return host
 
     def called(self, name: str, args: tuple[Any, ...]) -> "Future[Any]":
         future: Future[Any] = Future()
         if self.is_gone:
             future.set_exception(DiedError("it was killed"))
             return future
-        self.begun += name == "run"
         host = self.host
         task = asyncio.get_running_loop().create_task(
             self._answer(host, name, args, future)
@@ -73,7 +86,7 @@ class FakeActor:
         self, host: ReplicaHost, name: str, args: tuple[Any, ...], future: "Future[Any]"
     ) -> None:
         try:
-            if self.before is not None:
+            if self.before is not None and name != "run":
                 await self.before(name)
             found = await getattr(host, name)(*args)
         except Exception as error:
@@ -89,7 +102,7 @@ class FakeActor:
 
     def die(self, *, for_good: bool = False) -> None:
         """Answer nobody any more; a new host takes what is called from now on."""
-        host, self.host = self.host, self._hosting()
+        host, self.host = self.host, self._hosted()
         calls, self._calls = self._calls, {}
         self.is_gone = for_good
         for future in calls:
@@ -100,6 +113,8 @@ class FakeActor:
 
 class FakeCluster:
     """What links have of a cluster, of which ``actors`` are all there have been."""
+
+    address: str | None = "127.0.0.1"
 
     class exceptions:  # noqa: N801 - as Ray has it
         ActorDiedError = DiedError
@@ -129,6 +144,9 @@ class FakeCluster:
         if not actor.is_gone:
             actor.die(for_good=no_restart)
 
+    async def address_of(self, link: ReplicaLink) -> str | None:
+        return self.address
+
     async def ended(self) -> None:
         for actor in self.actors:
             with suppress(AttributeError):
@@ -157,9 +175,12 @@ class FakeRay:
 
 
 @asynccontextmanager
-async def fake_device(**settings: Any) -> AsyncIterator[tuple[Device, FakeCluster]]:
-    """Open a device on a fake cluster."""
+async def fake_device(
+    address: str | None = "127.0.0.1", **settings: Any
+) -> AsyncIterator[tuple[Device, FakeCluster]]:
+    """Open a device on a fake cluster, with streams if hosts have an address."""
     cluster, chosen = FakeCluster(), ClusterSettings(**settings)
+    cluster.address = address
     links = [
         ReplicaLink(cluster, number, "reference", chosen.hang_after)  # type: ignore[arg-type]
         for number in range(chosen.replicas)

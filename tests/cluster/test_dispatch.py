@@ -214,6 +214,24 @@ def test_a_run_that_is_cancelled_while_it_waits_is_not_sent() -> None:
     dispatcher = dispatcher_of(1, window=1)
     dispatcher.submit(ClusterWork(0, "m"), 0)
     dispatcher.submit(ClusterWork(1, "m"), 0)
-    assert dispatcher.cancel(1) is None
-    assert dispatcher.cancel(0) == 0
+    assert dispatcher.cancel(1, 1) is None
+    assert dispatcher.cancel(0, 1) == 0
     assert not sent(dispatcher.ended(0, 1))
+
+
+def test_what_is_to_stop_keeps_others_away_only_if_it_does_not() -> None:
+    dispatcher = dispatcher_of(1)
+    for number in range(10):
+        dispatcher.submit(ClusterWork(number, "m"), number * 100 * MS)
+        dispatcher.ended(number, (number * 100 + 50) * MS)
+    (replica,) = dispatcher.replicas.values()
+    begun, cancelled = 2000 * MS, 2020 * MS
+    assert sent(dispatcher.submit(ClusterWork(20, "m"), begun)) == [20]
+    assert not dispatcher.submit(ClusterWork(21, "m"), begun + MS)
+    assert dispatcher.cancel(21, begun + MS) is None
+    assert dispatcher.cancel(20, cancelled) == 0
+    assert replica.backlog_ns(1, cancelled) < MS
+    assert replica.backlog_ns(1, cancelled + 100 * MS) >= 100 * MS
+    assert sent(dispatcher.submit(ClusterWork(22, "m"), cancelled + MS)) == [22]
+    dispatcher.ended(20, cancelled + 2 * MS)
+    assert dispatcher.cost_ns(replica, "m") == pytest.approx(50 * MS)

@@ -14,7 +14,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.types import ErrorStatus, Priority
-from asyncnn.qos import Pause, Policy, Scheduler
+from asyncnn.qos import Client, Pause, Policy, Scheduler
 from tests.qos.recorded import Endless, Recorded, endless
 from tests.waits import until
 
@@ -30,6 +30,38 @@ async def test_work_runs_on_the_lane_and_finishes_on_the_loop(
     assert log == ["run work", "finish work"]
     assert work.thread != threading.get_ident()
     assert scheduler.is_idle
+
+
+@pytest.mark.parametrize(
+    ("short", "busy", "is_first"),
+    [
+        (Priority.HIGH, Priority.LOW, True),
+        (Priority.MEDIUM, Priority.LOW, True),
+        (Priority.HIGH, Priority.HIGH, False),
+        (Priority.LOW, Priority.LOW, False),
+        (Priority.MEDIUM, Priority.HIGH, False),
+    ],
+)
+@pytest.mark.parametrize("is_others", [False, True])
+async def test_short_work_waits_for_no_less_urgent_work_of_its_client(
+    scheduler: Scheduler,
+    short: Priority,
+    busy: Priority,
+    is_first: bool,
+    is_others: bool,
+) -> None:
+    running = Recorded([], gate=threading.Event(), priority=busy)
+    if is_others:
+        running.client = Client("another")
+    scheduler.submit(running)
+    assert await asyncio.to_thread(running.started.wait, 20)
+    work = Recorded([], priority=short)
+    work.should_inline = True
+    assert scheduler.submit(work) is (is_first and not is_others)
+    assert (work.thread == threading.get_ident()) is (is_first and not is_others)
+    assert running.gate is not None
+    running.gate.set()
+    await asyncio.gather(work.finished.wait(), running.finished.wait())
 
 
 async def test_it_is_busy_until_its_work_has_ended(scheduler: Scheduler) -> None:

@@ -28,6 +28,7 @@ _SMALL, _LARGE = 256, 262_144
 _LAYERS = 16
 _LONG = dense(layers=_LAYERS, width=512, rows=128)
 _RUNS, _URGENT = 24, 60
+_LOW = Priority.LOW  # which waits for others of its priority
 
 RUN, BARE = "run", "bare"
 ONE, TWO = "one", "two"
@@ -108,13 +109,15 @@ async def _timed_us(call: Callable[[], Awaitable[object]]) -> float:
     return (time.perf_counter() - begun) * 1e6
 
 
-def _urgent(measure: Callable[[Any, Any], Awaitable[float]]) -> Start:
-    """Return what starts a contender of a long run, LOW, and a tiny one, HIGH."""
+def _urgent(
+    measure: Callable[[Any, Any], Awaitable[float]], priority: Priority = Priority.HIGH
+) -> Start:
+    """Return what starts a contender of a long run, LOW, and a tiny one."""
 
     async def start(place: Place) -> Runs:
         device = await place.shared(_device, 1)
         low = await device.prepare(_LONG.build(), priority=Priority.LOW)
-        high = await device.prepare(wide_model((_SMALL,)), priority=Priority.HIGH)
+        high = await device.prepare(wide_model((_SMALL,)), priority=priority)
         x, tiny = _LONG.input(), np.ones(_SMALL, np.float32)
         return Once(lambda: measure(lambda: low.run([x]), lambda: high.run([tiny])))
 
@@ -166,7 +169,7 @@ bench = PlacedBench(
         Group({f"{RUN}_1kb": _run(_SMALL), f"{BARE}_1kb": _bare(_SMALL)}),
         Group({f"{RUN}_1mb": _run(_LARGE), f"{BARE}_1mb": _bare(_LARGE)}),
         Group({ONE: _offline(1), TWO: _offline(2)}),
-        Group({CANCEL: _urgent(_cancel), SEGMENT: _urgent(_segment)}),
+        Group({CANCEL: _urgent(_cancel, _LOW), SEGMENT: _urgent(_segment, _LOW)}),
         Group({BESIDE: _urgent(_beside), ALONE: _urgent(_alone)}),
     ],
     GOALS,
