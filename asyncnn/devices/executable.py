@@ -113,6 +113,15 @@ class Spreading:
             self._in_background(self._widening())
 
     @property
+    def is_worth_keeping(self) -> bool:
+        """Whether long executions gain by what the program was widened for.
+
+        To make that anew may take as long as several of them.
+        """
+        one_ns, several_ns = self._least_ns
+        return self._is_ready and one_ns >= LONGEST_NS and several_ns * _GAIN < one_ns
+
+    @property
     def _needed(self) -> int:
         least_ns = self._least_ns[0]
         if least_ns < LONG_NS or least_ns == inf:

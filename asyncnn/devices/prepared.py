@@ -88,8 +88,7 @@ class InProcessPreparedModel(BasePreparedModel):
     """A program and the scheduler that executes it.
 
     Its executions have its priority and may overlap. ``client`` is the number of the
-    client that it was prepared for. A model that ``stays_ready`` keeps its memory while
-    the device is idle. ``buffers`` leads to the device-managed buffers.
+    client that it was prepared for. ``buffers`` leads to the device-managed buffers.
     """
 
     def __init__(self, compiled: Compiled, device: DeviceParts, client: int) -> None:
@@ -129,7 +128,15 @@ class InProcessPreparedModel(BasePreparedModel):
         self._kind: type[Run] = Run
         if compiled.batching is not None and not compiled.batching.why_not:
             self._be_batched(compiled.batching, settings)
-        self.stays_ready = preference is ExecutionPreference.SUSTAINED_SPEED
+        self._is_sustained = preference is ExecutionPreference.SUSTAINED_SPEED
+
+    @property
+    def stays_ready(self) -> bool:
+        """Whether it keeps its memory for longer: it was asked to, or gains much."""
+        spreading = self._executable.spreading
+        return self._is_sustained or (
+            spreading is not None and spreading.is_worth_keeping
+        )
 
     @property
     def signature(self) -> Model:

@@ -123,6 +123,20 @@ class TestDeciding:
         made = decisions(decider, CALM + 1, lambda n: LONG_NS // n, 4)
         assert made == [1] * CALM + [4]
 
+    @pytest.mark.parametrize(
+        ("long", "gain", "is_kept"), [(10, 2, True), (2, 2, False), (10, 1, False)]
+    )
+    def test_what_long_ones_gain_by_is_kept(
+        self, long: int, gain: int, is_kept: bool
+    ) -> None:
+        decider = Spreading(FakeProgram(), 2, completed)
+        decisions(decider, 1, lambda _: long * LONG_NS)
+        assert not decider.is_worth_keeping
+        decisions(decider, 10, lambda n: long * LONG_NS // (gain if n > 1 else 1))
+        assert decider.is_worth_keeping is is_kept
+        decider.begin_anew()
+        assert not decider.is_worth_keeping
+
     def test_what_is_short_never_has_more_than_one(self) -> None:
         program = FakeProgram()
         decider = Spreading(program, 2, completed)

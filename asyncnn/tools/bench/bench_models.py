@@ -61,6 +61,9 @@ PEERS = (LITERT, LITERT_REF)
 LONGEST_S = 2.0
 """Runs that take longer are not repeated: there are 21 of each at least."""
 
+SETTLE_S = 0.1
+"""Before each batch: threads of ONNX Runtime spin for some time after a run."""
+
 REF_MATTERS_ABOVE_US = 100.0
 """Models that take the reference kernels less are too small for the general goal."""
 
@@ -258,7 +261,7 @@ async def _file(
                 run = await _run_of(peer, _as_taken(peer, inputs), place)
                 outputs[name] = await _tried(run)
                 started[name] = peer.invoke if name in PEERS else run  # type: ignore[union-attr]
-        figures = await measure(started, rounds=order.rounds)
+        figures = await measure(started, rounds=order.rounds, settle_s=SETTLE_S)
 
     def difference(one: str, other: str) -> Difference | None:
         if not {one, other} <= outputs.keys():
