@@ -162,7 +162,7 @@ CALLS = (
 )
 
 
-class _Runs:
+class _RunsByHttp:
     """Answers runs before routes are looked for, which takes as long as a small model.
 
     One whose client has gone stops computing.
@@ -243,7 +243,7 @@ def rest_application(door: Door, tokens: Tokens, document: object) -> Starlette:
     gate = [Middleware(_TokenGate, tokens=tokens)] if tokens else []
     return Starlette(
         routes=[*routes, Route("/openapi.json", openapi)],
-        middleware=[*gate, Middleware(_Runs, door=door)],
+        middleware=[*gate, Middleware(_RunsByHttp, door=door)],
         exception_handlers={
             AsyncnnError: _failed,
             Exception: _failed,
