@@ -16,6 +16,7 @@ from asyncnn.cluster.dispatch import Action, Dispatcher, End, Send
 from asyncnn.cluster.exchange import Answer, RunOrder, Sent, size_bytes
 from asyncnn.cluster.links import Cluster, LostError, ReplicaLink
 from asyncnn.cluster.replicas import ClusterWork
+from asyncnn.cluster.streams import SMALL_BYTES
 from asyncnn.deadlines import DEADLINE_GRACE_S, unanswered
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_buffers import Buffers
@@ -35,9 +36,6 @@ from asyncnn.runtime.framework.steps import ActiveExecutions
 
 LARGE_BYTES = 4 * 2**20
 """Inputs from which on a thread puts them into Ray's store, rather than the loop."""
-
-SMALL_BYTES = 2 * 2**20
-"""Inputs and outputs up to which they go by a stream, not by a call of an actor."""
 
 _NONE = ErrorStatus.NONE
 

@@ -29,6 +29,9 @@ _PATIENCE_S = 5.0
 _Form: TypeAlias = tuple[str, tuple[int, ...]] | None
 _Forms: TypeAlias = tuple[_Form, ...]
 
+SMALL_BYTES = 2 * 2**20
+"""Inputs and outputs up to which they go by a stream, not by a call of an actor."""
+
 _ALIGNED = 16
 _ROOM = 2**16
 """Bytes that an end reads at once, unless it knows that more belong together."""
@@ -99,9 +102,10 @@ def _arrays(forms: _Forms, data: memoryview) -> Sent:
 
 
 class _Frames(asyncio.BufferedProtocol):
-    """An end of a stream, which takes apart what comes."""
+    """An end of a stream, which takes apart frames of ``most_bytes`` at most."""
 
     transport: asyncio.Transport
+    most_bytes = 2**32
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
         self._decode: Callable[[Any], Any] = msgspec.msgpack.Decoder(kind).decode
@@ -125,6 +129,10 @@ class _Frames(asyncio.BufferedProtocol):
             head += _LENGTHS.size
             begin = head + -head % _ALIGNED
             room = begin + rest
+            if room > self.most_bytes:
+                logger.warning("a stream is closed: a frame of %d bytes", room)
+                self.transport.abort()
+                return
             if self._filled - at < room:
                 break
             # One that fills the buffer has it; others are copied, and it is used again.
@@ -172,6 +180,8 @@ class _Frames(asyncio.BufferedProtocol):
 
 class _HostEnd(_Frames):
     """The end of a host, which has runs computed once the token has come."""
+
+    most_bytes = 2 * SMALL_BYTES
 
     def __init__(self, runner: Runner, token: bytes) -> None:
         super().__init__(StreamedRun)

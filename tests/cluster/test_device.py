@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import socket
+import struct
 import sys
 import threading
 import time
@@ -414,10 +415,11 @@ async def test_arrays_come_whole_by_streams_and_calls(
         assert begun(cluster) == 2
 
 
-async def test_who_brings_no_token_is_cut_off() -> None:
+async def test_who_brings_no_token_or_too_much_is_cut_off() -> None:
     async with fake_device() as (device, cluster):
         port, token = await cluster.actors[0].host.listen("127.0.0.1")
-        for given in (b"x" * len(token), token + b"\0" * 64):
+        too_much = token + struct.pack("<II", 64, 2**31)
+        for given in (b"x" * len(token), token + b"\0" * 64, too_much):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(given)
             with suppress(ConnectionResetError):
