@@ -3,7 +3,6 @@
 import gc
 import os
 import random
-import threading
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
 from itertools import count
@@ -104,15 +103,6 @@ def thawed() -> Iterator[None]:
     yield
     gc.unfreeze()
     _freeze()
-
-
-@pytest.fixture
-def released() -> None:
-    """Have no thread free what tests before have left: it switches sooner meanwhile."""
-    gc.collect()
-    for thread in threading.enumerate():
-        if thread.name == "asyncnn-release":
-            thread.join()
 
 
 @pytest.fixture

@@ -189,10 +189,10 @@ class Gate:
         self._make = Workspace.making
         monkeypatch.setattr(Workspace, "making", self._making)
 
-    def _making(self, plan: Plan) -> Any:
+    def _making(self, plan: Plan, *limits: Any) -> Any:
         self._reached.set()
         assert self._opened.wait(30)
-        return self._make(plan)
+        return self._make(plan, *limits)
 
     async def reached(self) -> None:
         """Wait until an execution waits for it."""
