@@ -27,7 +27,16 @@ from asyncnn.tools.bench.measured_models import (
     Difference,
     difference_text,
 )
-from asyncnn.tools.bench.rounds import Figures, Order, Started, measure
+from asyncnn.tools.bench.rounds import (
+    Batch,
+    Batches,
+    Call,
+    Figures,
+    Order,
+    Samples,
+    measure,
+    timed,
+)
 from asyncnn.tools.other_runtimes import (
     LiteRt,
     OnnxFile,
@@ -228,6 +237,11 @@ async def _measured(
     return names, models
 
 
+async def _settled(batch: Batch, runs: int) -> Samples:
+    await asyncio.sleep(SETTLE_S)
+    return await batch(runs)
+
+
 async def _file(
     path: Path,
     order: Order,
@@ -236,7 +250,7 @@ async def _file(
     ours: str,
 ) -> report.Measured:
     """Measure a file on devices, whose default has the figure ``ours``, and engines."""
-    started, outputs = Started(), dict[str, list[Array]]()
+    started, outputs = dict[str, Call | Batches](), dict[str, list[Array]]()
     run: Callable[[], Awaitable[Any]]
     async with AsyncExitStack() as stack:
         place = Place(stack)
@@ -261,7 +275,11 @@ async def _file(
                 run = await _run_of(peer, _as_taken(peer, inputs), place)
                 outputs[name] = await _tried(run)
                 started[name] = peer.invoke if name in PEERS else run  # type: ignore[union-attr]
-        figures = await measure(started, rounds=order.rounds, settle_s=SETTLE_S)
+        settled = {
+            name: Batches(partial(_settled, await timed(each)))
+            for name, each in started.items()
+        }
+        figures = await measure(settled, rounds=order.rounds)
 
     def difference(one: str, other: str) -> Difference | None:
         if not {one, other} <= outputs.keys():

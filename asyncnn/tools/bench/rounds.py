@@ -140,29 +140,24 @@ async def measure(
     energy: bool = False,
     per: int = 1,
     pause_s: float = 0.0,
-    settle_s: float = 0.0,
     p99: bool = False,
 ) -> Figures:
     """Warm up and measure contenders; ``batch_us`` bounds each one's batches.
 
     A batch has at least three runs, however long they take. A run is of ``per``
-    messages, each of which counts, and begins after ``pause_s``, a batch after
-    ``settle_s``: threads of an engine may spin that long. Each contender may have the
-    figures of what a run uses, see `ENERGY`, and of percentiles as well.
+    messages, each of which counts, and begins after ``pause_s``. Each contender may
+    have the figures of what a run uses, see `ENERGY`, and of percentiles as well.
     """
     turns: dict[str, Callable[[], Awaitable[Mapping[str, float]]]] = {}
     for name, contender in contenders.items():
         if isinstance(contender, Once):
             turns[name] = partial(_taken, name, contender)
             continue
-        await asyncio.sleep(settle_s)
         batch = await timed(contender)
         if pause_s:
             batch = partial(_paused, batch, pause_s)
         runs = await _warm_up(batch, batch_us)
         turns[name] = partial(_summed_up, name, batch, runs, energy, per, p99)
-        if settle_s:
-            turns[name] = partial(_settled, turns[name], settle_s)
     values: defaultdict[str, list[float]] = defaultdict(list)
     for each in (await in_rounds(turns, rounds)).values():
         for figures in each:
@@ -190,11 +185,6 @@ async def _summed_up(
     if p99:
         found[name + P99] = percentile(samples[OWN], 0.99) / per
     return found
-
-
-async def _settled(turn: Callable[[], Awaitable[T]], settle_s: float) -> T:
-    await asyncio.sleep(settle_s)
-    return await turn()
 
 
 async def _paused(batch: Batch, pause_s: float, runs: int) -> Samples:
