@@ -6,7 +6,11 @@ from functools import cache
 
 import pytest
 
-_START = "import ray; ray.init(num_cpus=1, include_dashboard=False); ray.shutdown()"
+_START = """
+import ray
+ray.init(address="local", num_cpus=1, include_dashboard=False)
+ray.shutdown()
+"""
 
 
 def require_ray() -> None:
