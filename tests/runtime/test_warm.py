@@ -23,14 +23,16 @@ DEVICES = ("reference", "accelerated")
 ENDLESS = while_model((4,), endless=True)
 
 
-def opened(name: str) -> AbstractAsyncContextManager[asyncnn.Device]:
+def opened(
+    name: str, settings: asyncnn.DeviceSettings | None = None
+) -> AbstractAsyncContextManager[asyncnn.Device]:
     if name == "accelerated":
         pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
     if name == "driver":
         return asyncnn.connect(device="reference")
     if name == "framework":
         return asyncnn.open_devices("reference")
-    return asyncnn.open_device(name)
+    return asyncnn.open_device(name, settings=settings)
 
 
 @pytest.fixture(params=[*DEVICES, "driver", "framework"])
@@ -110,7 +112,8 @@ async def resident_bytes(device: asyncnn.Device) -> int:
 @pytest.mark.parametrize("name", DEVICES)
 async def test_only_a_warm_one_takes_the_memory_of_its_runs(name: str) -> None:
     model = asyncnn.load(mobilenet_v1(quantized=False, size=640, width=0.25))
-    async with opened(name) as device:
+    one_lane = asyncnn.DeviceSettings(lanes=1)  # nor is one made for several threads
+    async with opened(name, one_lane) as device:
         kept = [await device.prepare(model)]  # what the first one takes of its own
         await kept[0].run(np.zeros((1, 640, 640, 3), np.float32))
         before = await resident_bytes(device)
