@@ -171,7 +171,7 @@ async def goes_on(run: Run, x: Array) -> None:
         while True:
             try:
                 await run(x)
-            except MissedDeadlineTransientError:
+            except MISSED:
                 continue
             return
 
