@@ -83,11 +83,10 @@ class Spreading:
         if self._trials:
             self._trials -= 1
             return self.most
-        one_ns, several_ns = self._least_ns
-        is_spread = several_ns * _GAIN < one_ns
+        is_spread = self._gains
         if is_spread is not self._is_spread or not self._turns:
             self._is_spread = is_spread
-            is_long = one_ns >= LONG_NS
+            is_long = self._least_ns[0] >= LONG_NS
             self._turns = _FEWEST_TURNS_OF_LONG if is_long else _FEWEST_TURNS
             self._turns_left = self._turns
         self._turns_left -= 1
@@ -118,8 +117,12 @@ class Spreading:
 
         To make that anew may take as long as several of them.
         """
+        return self._is_ready and self._gains and self._least_ns[0] >= LONGEST_NS
+
+    @property
+    def _gains(self) -> bool:
         one_ns, several_ns = self._least_ns
-        return self._is_ready and one_ns >= LONGEST_NS and several_ns * _GAIN < one_ns
+        return several_ns * _GAIN < one_ns
 
     @property
     def _needed(self) -> int:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from asyncnn.devices.onnxruntime.region_checks import (
-    DOMAINS,
     NAMED,
     NEED_ELEMENTS,
     POSITIVE,
+    operator_type,
 )
 from asyncnn.extensions.protobuf import Field, decoded, encoded, fields, message
 
@@ -82,8 +82,7 @@ def _mended_node(
     inputs, outputs = ports.values()
     while inputs and not inputs[-1]:
         inputs.pop()
-    is_own = _last(data, node, _DOMAIN) not in DOMAINS | {b"ai.onnx"}
-    type_ = b"" if is_own else _last(data, node, _OP_TYPE)
+    type_ = operator_type(_last(data, node, _DOMAIN), _last(data, node, _OP_TYPE))
     needed, axis = NEED_ELEMENTS.get(type_, (None, 0))
     for place, name in enumerate(inputs):
         new = b"%d of #%d" % (place, node.start)

@@ -250,9 +250,7 @@ class _Check:
             elif field.number in found:
                 found[field.number] = bytes(self._data[field.value : field.end])
         name = _name(*found.values())
-        domain, type_, _ = name
-        if domain not in DOMAINS:
-            type_ = b""  # a function, or refused
+        domain, type_ = name[0], operator_type(*name[:2])
         inputs = self._all(node, _READ)
         omits = b"" in inputs
         computed = self._all(node, _COMPUTED)
@@ -359,6 +357,11 @@ class _Check:
 
 def _name(domain: bytes, name: bytes, overload: bytes) -> _Name:
     return b"" if domain == b"ai.onnx" else domain, name, overload
+
+
+def operator_type(domain: bytes, type_: bytes) -> bytes:
+    """Return which operator of ONNX Runtime's a node is; b"" for any other's."""
+    return type_ if domain in DOMAINS or domain == b"ai.onnx" else b""
 
 
 def _shown(name: _Name) -> str:
