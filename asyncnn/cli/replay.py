@@ -99,12 +99,16 @@ class ReplayOptions(options.CommandOptions, frozen=True, kw_only=True):
         took.
     bisect: Cut the recording down to the calls that still fail, and write these to
         FILE.cut.
+    lsb: Steps that integer outputs may be off; without a tolerance, none by any bit.
     """
 
     file: options.FileArgument
     device: str | None = None
     model: list[Path] | None = None
     extension: list[str] | None = None
+    lsb: options.Natural = 0
+    rtol: float | None = None
+    atol: float | None = None
     paced: bool = False
     bench: bool = False
     bisect: bool = False
@@ -115,8 +119,9 @@ def replay(asked: ReplayOptions) -> None:
     """Repeat recorded calls of a driver, and compare statuses and outputs.
 
     What time has decided is pinned: calls that were cancelled, or missed their
-    deadlines, are so again, and others have none. Outputs are compared bit by
-    bit, if they were recorded.
+    deadlines, are so again, and others have none. Outputs are compared if they
+    were recorded: bit by bit, or within --rtol, --atol and --lsb. What another
+    engine computes in floats differs in the last bits.
 
     Exits with 1 if a call differs, with 2 on bad input, and if no call could be
     repeated.
@@ -127,7 +132,9 @@ def replay(asked: ReplayOptions) -> None:
     from asyncnn.output_files import check_writable
     from asyncnn.service.recording import read_record, write_record
     from asyncnn.tools.replay.replaying import ReplayRequest, cut_down, replayed
+    from asyncnn.tools.samples import Tolerance
 
+    is_exact = asked.rtol is asked.atol is None and not asked.lsb
     request = ReplayRequest(
         record=read_record(asked.file),
         device=asked.device,
@@ -135,6 +142,9 @@ def replay(asked: ReplayOptions) -> None:
         extensions=asked.extension or (),
         paced=asked.paced,
         rounds=5 if asked.bench else 1,
+        allowed=None
+        if is_exact
+        else Tolerance.asked(asked.lsb, asked.rtol, asked.atol),
     )
     part = Path(f"{asked.file}.cut")
     check_writable(part if asked.bisect else None)

@@ -86,6 +86,22 @@ def test_a_difference_is_told_and_cut_down(
     assert read_record(f"{file}.cut").calls == (last,)
 
 
+def test_what_a_tolerance_allows_is_no_difference(
+    asyncnn_command: Command, recording: Callable[[RecordingSettings], Path]
+) -> None:
+    file = recording(EVERYTHING)
+    record = read_record(file)
+    *others, last = record.calls
+    off = np.frombuffer(last.outputs[0] or b"", np.float32) + np.float32(1e-3)
+    last = msgspec.structs.replace(last, outputs=(off.tobytes(),))
+    write_record(msgspec.structs.replace(record, calls=(*others, last)), file)
+    assert asyncnn_command("replay", file).status == 1
+    assert asyncnn_command("replay", file, "--atol", "2e-3").status == 0
+    ran = asyncnn_command("replay", file, "--atol", "1e-4")
+    assert ran.status == 1, ran
+    assert "10 of 10 elements, by up to 0.001" in ran.out
+
+
 def test_a_device_that_ends_its_process_is_told(
     asyncnn_command: Command,
     recording: Callable[[RecordingSettings], Path],

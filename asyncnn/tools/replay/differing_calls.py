@@ -5,15 +5,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import numpy as np
 
 from asyncnn.hal.errors import MISSED, AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
-from asyncnn.hal.operands import size_of_data_bytes
+from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.routes import IRouting
 from asyncnn.hal.types import Dimensions, ErrorStatus, Model, OutputShapes
 from asyncnn.service.recorded_memory import CallKind
 from asyncnn.service.recording import CallRecord, RecordedCall, RecordedRequest
 from asyncnn.tools.replay.repeating import CallOutcome, Repetition, is_complete
+from asyncnn.tools.samples import Tolerance, compare
 
 
 class CallDifference(msgspec.Struct, frozen=True):
@@ -77,7 +79,11 @@ def differing_status(call: RecordedCall, outcome: CallOutcome) -> bool:
 
 
 def differing_output(
-    call: RecordedCall, outcome: CallOutcome, request: RecordedRequest, model: Model
+    call: RecordedCall,
+    outcome: CallOutcome,
+    request: RecordedRequest,
+    model: Model,
+    allowed: Tolerance | None,
 ) -> tuple[int, str] | None:
     """Return the first output that differs, and how; None if none does."""
     for place, (old, new) in enumerate(
@@ -87,10 +93,19 @@ def differing_output(
             continue
         size = written_bytes(model, place, request, outcome.shapes)
         old, new = old[:size], new[:size]
-        if old != new:
-            count = sum(a != b for a, b in zip(old, new, strict=False))
-            count += abs(len(old) - len(new))
-            return place, f"{count} of {len(old)} bytes"
+        if old == new:
+            continue
+        if allowed is not None and len(old) == len(new):
+            dtype = dtype_of(model.main.operands[model.main.output_indexes[place]].type)
+            then, now = np.frombuffer(old, dtype), np.frombuffer(new, dtype)
+            found = compare(f"output {place}", now, then, allowed)
+            if not found.passed:
+                elements = f"{found.differing} of {found.elements} elements"
+                return place, f"{elements}, by up to {found.worst:.6g},"
+            continue
+        count = sum(a != b for a, b in zip(old, new, strict=False))
+        count += abs(len(old) - len(new))
+        return place, f"{count} of {len(old)} bytes"
     return None
 
 
@@ -147,8 +162,12 @@ def judged(
     repetition: Repetition,
     device: str,
     differences: list[CallDifference],
+    allowed: Tolerance | None = None,
 ) -> ReplayReport:
-    """Return how a repetition went, whose ``differences`` are those found so far."""
+    """Return how a repetition went, whose ``differences`` are those found so far.
+
+    Outputs may be off by as much as is ``allowed``, or by no bit.
+    """
     compared = by_time = 0
     for place, outcome in sorted(repetition.outcomes.items()):
         call = record.calls[place]
@@ -175,7 +194,7 @@ def judged(
             if not outcome.outputs or not is_complete(call, request):
                 continue
             compared += 1
-            found = differing_output(call, outcome, request, model)
+            found = differing_output(call, outcome, request, model, allowed)
             if found is not None:
                 what, how = f"output {found[0]}", f"{found[1]} differ"
                 differences.append(CallDifference(place, name, what, "", how))

@@ -34,6 +34,7 @@ from asyncnn.tools.replay.differing_calls import (
 )
 from asyncnn.tools.replay.pinning import cut
 from asyncnn.tools.replay.repeating import Repetition
+from asyncnn.tools.samples import Tolerance
 from asyncnn.tools.watched_processes import served_driver
 
 
@@ -42,7 +43,8 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``device`` None is the recorded one. ``models`` are files of those models that the
     recording has not. Calls are ``paced`` as they were, or made as soon as may be. They
-    are made ``rounds`` times.
+    are made ``rounds`` times. Outputs may be off by as much as is ``allowed``, or by no
+    bit.
     """
 
     record: CallRecord
@@ -51,6 +53,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True):
     extensions: Sequence[str] = ()
     paced: bool = False
     rounds: int = 1
+    allowed: Tolerance | None = None
 
 
 async def replayed(request: ReplayRequest) -> ReplayReport:
@@ -107,7 +110,8 @@ class ReplayTrials:
             self._device = None
             await self._stack.aclose()
             differences.append(death_of(record, repetition, cause))
-        return judged(record, repetition, device.name, differences)
+        allowed = self._request.allowed
+        return judged(record, repetition, device.name, differences, allowed)
 
 
 @asynccontextmanager
