@@ -324,8 +324,10 @@ class Dispatcher:
 
     def _note(self, replica: Replica) -> None:
         lanes, window = replica.lanes, self.settings.window * replica.lanes
-        for priority in range(_PRIORITIES):
-            count = replica.count(priority) if replica.is_up else window
+        has = [each.work.priority for each in replica.begun.values()]
+        count = 0 if replica.is_up else window
+        for priority in reversed(range(_PRIORITIES)):
+            count += has.count(priority)
             self.idle[priority].put(replica, replica.is_up and count < lanes)
             self.open[priority].put(replica, count < window)
 

@@ -64,10 +64,6 @@ class Replica(msgspec.Struct, eq=False):
     begun: dict[int, _Begun] = msgspec.field(default_factory=dict)
     paces: dict[Hashable, ModelPace] = msgspec.field(default_factory=dict)
 
-    def count(self, priority: int) -> int:
-        """Return how many runs it has of ``priority`` and above."""
-        return sum([each.work.priority >= priority for each in self.begun.values()])
-
     def backlog_ns(self, priority: int, now_ns: int) -> float:
         """Return how long what comes first is expected to keep its lanes.
 

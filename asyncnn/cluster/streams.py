@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from hmac import compare_digest
+from math import prod
 from struct import Struct
 from typing import Any, Protocol, TypeAlias, cast
 from weakref import WeakSet
@@ -95,7 +96,7 @@ def _arrays(forms: _Forms, data: memoryview) -> Sent:
             found.append(None)
             continue
         dtype, shape = np.dtype(form[0]), form[1]
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = dtype.itemsize * prod(shape)
         found.append(np.frombuffer(data[at : at + size], dtype).reshape(shape))
         at += size + -size % _ALIGNED
     return tuple(found)
