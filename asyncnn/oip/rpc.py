@@ -100,6 +100,13 @@ class RpcFace:
 
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._idle: set[Context] = set()
+
+    async def end_idle(self) -> None:
+        """End the streams that wait for a request, which may never come."""
+        for context in tuple(self._idle):
+            with suppress(grpc.aio.AbortError):
+                await _refuse(context, stopping())
 
     async def infer(self, data: bytes, context: Context) -> Any:
         """Run a model, and return its outputs.
@@ -117,18 +124,19 @@ class RpcFace:
         self, requests: AsyncIterator[bytes], context: Context
     ) -> AsyncIterator[Any]:
         """Run what comes, one after the other; an error does not end the stream."""
-        async for data in requests:
-            try:
-                yield _PART(infer_response=await self.infer(data, context))
-            except Exception as error:
-                if not isinstance(error, AsyncnnError):
-                    logger.exception("a request of a stream failed")
-                told, named = str(failure_of(error)), {}
-                with suppress(InvalidArgumentError):
-                    named["id"] = _parsed(_REQUEST, data).id
-                yield _PART(error_message=told, infer_response=named)
-            if self._door.is_closing:
-                await _refuse(context, stopping())
+        self._idle.add(context)
+        try:
+            async for data in requests:
+                self._idle.remove(context)
+                try:
+                    yield _PART(infer_response=await self.infer(data, context))
+                except Exception as error:
+                    yield _told(error, data)
+                if self._door.is_closing:
+                    await _refuse(context, stopping())
+                self._idle.add(context)
+        finally:
+            self._idle.discard(context)
 
     def handler(self, name: str) -> "grpc.RpcMethodHandler[Any, Any]":
         """Return what answers calls of a method; errors by their codes."""
@@ -158,6 +166,16 @@ class RpcFace:
             return await _refuse(context, refusal)
 
         return grpc.unary_unary_rpc_method_handler(answer, response_serializer=write)
+
+
+def _told(error: Exception, data: bytes) -> Any:
+    """Return the part of a stream that tells an error of a request."""
+    if not isinstance(error, AsyncnnError):
+        logger.error("a request of a stream failed", exc_info=error)
+    named = {}
+    with suppress(InvalidArgumentError):
+        named["id"] = _parsed(_REQUEST, data).id
+    return _PART(error_message=str(failure_of(error)), infer_response=named)
 
 
 async def _refuse(context: Context, error: AsyncnnError) -> NoReturn:
@@ -227,5 +245,10 @@ async def rpc_server(door: Door, tokens: Tokens) -> "grpc.aio.Server":
     reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server, pool)
     for name in ("", SERVICE):
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    door.tell = servicer.enter_graceful_shutdown
+
+    async def tell() -> None:
+        await servicer.enter_graceful_shutdown()
+        await face.end_idle()
+
+    door.tell = tell
     return server

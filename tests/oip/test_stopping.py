@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 import asyncnn
-from asyncnn.oip import Repository
+from asyncnn.oip import Address, Repository, listening
 from asyncnn.oip.messages import SERVICE
 from tests.networks import FOREVER
 from tests.oip.conftest import KINDS, Client, loaded, talking
@@ -115,6 +116,30 @@ async def test_a_stream_ends_with_its_server(
         await repository.stop_serving()
         assert "about to stop" in (await stream.read()).error_message
         assert await stream.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_stream_that_waits_for_a_request_ends_at_once(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "END_S", 300)
+
+    async def requests() -> AsyncIterator[Any]:
+        yield service_pb2.ModelInferRequest(model_name="none")
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(20), AsyncExitStack() as stack:
+        serving = listening.rpc_served(repository, Address.of(":0"))
+        async with serving as address:
+            channel = grpc.aio.insecure_channel(str(address))
+            await stack.enter_async_context(channel)
+            stream = channel.stream_stream(
+                f"/{SERVICE}/ModelStreamInfer",
+                service_pb2.ModelInferRequest.SerializeToString,
+                service_pb2.ModelStreamInferResponse.FromString,
+            )(requests())
+            assert "no model" in (await stream.read()).error_message
+        assert await stream.code() is grpc.StatusCode.UNAVAILABLE
+        assert "about to stop" in await stream.details()
 
 
 async def test_sigterm_ends_a_process_whose_requests_never_end(
