@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.options import CommandOptions, Natural, Positive, console
+from asyncnn.cli.options import CommandOptions, Natural, Positive, console, states_of
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.logs import Level
 
@@ -56,6 +56,8 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     grpc ADDRESS: The same by gRPC.
     model NAME=FILE: Model file for clients of the protocol, by its name, or by
         NAME:VERSION; repeatable.
+    state NAME:INPUT=OUTPUT: Input of a model that sequences of the protocol keep, with
+        the output that is its next value, if their names leave it open; repeatable.
     tls_cert: Certificate of the protocol's ports with its chain, a PEM file.
     tls_key: Key of the certificate, a PEM file.
     shared_memory: Let clients of the protocol have tensors in shared memory of this
@@ -88,6 +90,7 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     oip: str | None = None
     grpc: str | None = None
     model: list[str] | None = None
+    state: list[str] | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     token_file: Path | None = None
@@ -104,13 +107,30 @@ def check_oip(asked: ServeOptions) -> None:
             "--model is for clients of the Open Inference Protocol",
             hint="say where: --oip :8000, --grpc :8001",
         )
-    needing = "oip", "grpc", "tls_cert", "tls_key", "token_file", "shared_memory"
-    for option in needing:
+    needing = "tls_cert", "tls_key", "token_file", "shared_memory"
+    for option in ("oip", "grpc", "state", *needing):
         if getattr(asked, option) not in (None, False) and not asked.model:
             raise InvalidArgumentError(
                 f"--{option.replace('_', '-')} needs a model to serve",
                 hint="--model NAME=FILE",
             )
+
+
+def _states_by_model(asked: ServeOptions) -> dict[str, dict[str, str]]:
+    """Return what sequences of models keep, by the names of these.
+
+    :raises InvalidArgumentError: if an option is not written as it has to be.
+    """
+    found: dict[str, list[str]] = {}
+    names = {option.partition("=")[0].partition(":")[0] for option in asked.model or ()}
+    for option in asked.state or ():
+        name, _, pair = option.partition(":")
+        if name not in names:
+            raise InvalidArgumentError(
+                f"--state {option} is of no --model", hint="write NAME:INPUT=OUTPUT"
+            )
+        found.setdefault(name, []).append(pair)
+    return {name: states_of(pairs) for name, pairs in found.items()}
 
 
 @asynccontextmanager
@@ -134,7 +154,8 @@ async def oip_served(
         ) from error
     tokens = Tokens.read(asked.token_file)
     security = listening.Security(asked.tls_cert, asked.tls_key, tokens)
-    files = map(NamedFile.of, asked.model)
+    states, named = _states_by_model(asked), map(NamedFile.of, asked.model)
+    files = [each._replace(states=states.get(each.name)) for each in named]
     shared = asked.shared_memory
     repository = Repository(device, files, limits, shares_memory=shared)
     async with AsyncExitStack() as stack:

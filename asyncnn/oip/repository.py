@@ -31,11 +31,15 @@ from asyncnn.runtime.prepared import PreparedModel
 
 
 class NamedFile(NamedTuple):
-    """A model file with the name and the version that clients know it by."""
+    """A model file with the name and the version that clients know it by.
+
+    ``states`` are inputs that sequences keep; see `asyncnn.load_model`.
+    """
 
     name: str
     version: str
     path: Path
+    states: Mapping[str, str] | None = None
 
     @classmethod
     def of(cls, option: str) -> "NamedFile":
@@ -77,7 +81,7 @@ class ServedModel:
     """
 
     def __init__(self, device: Device, file: NamedFile) -> None:
-        self.name, self.version, self.path = file
+        self.name, self.version, self.path, self._states = file
         self.tallies = Tallies()
         self.ready = False
         self.reason = "not loaded"
@@ -96,7 +100,7 @@ class ServedModel:
         """
         async with self._turn:
             try:
-                model = await load_model(self.path)
+                model = await load_model(self.path, states=self._states)
                 prepared = await self._device.prepare(model)
                 for info in (*prepared.inputs, *prepared.outputs):
                     datatype_of(info)

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import tritonclient.grpc
+from msgspec.structs import replace
 
 import asyncnn
 from tests.cli.conftest import Ran
 from tests.cli.conftest import asyncnn_command as asyncnn_command
+from tests.runtime.stateful import X, counting
 
 SERVE = [sys.executable, "-m", "asyncnn", "serve"]
 
@@ -59,6 +62,10 @@ def test_models_are_served_beside_the_socket(
         (["--token-file", "f"], "--token-file needs a model to serve"),
         (["--shared-memory"], "--shared-memory needs a model to serve"),
         (["--oip", ":0", "--model", "a"], "names no model"),
+        (["--state", "a:x=y"], "--state needs a model to serve"),
+        (["--oip", ":0", "--model", "a={sum}", "--state", "b:x=z"], "of no --model"),
+        (["--oip", ":0", "--model", "a={sum}", "--state", "a:q=z"], "no input 'q'"),
+        (["--oip", ":0", "--model", "a={sum}", "--state", "a:x"], "INPUT=OUTPUT"),
         (["--oip", "x:y", "--model", "a={sum}"], "'x:y' is no address"),
         (["--oip", ":0", "--model", "a=/nowhere"], "/nowhere"),
         (["--oip", ":0", "--model", "a={sum}", "--token-file", "/nowhere"], "/nowhere"),
@@ -76,6 +83,26 @@ def test_what_cannot_be_served_is_told(
     ran = asyncnn_command("serve", "--socket", tmp_path / "driver", *given)
     assert ran.status in (1, 2)
     assert words in ran.err
+
+
+def test_sequences_keep_what_is_said_to_be_state(tmp_path: Path) -> None:
+    path, model = tmp_path / "open.asyncnn", counting().with_open_states()
+    asyncnn.save(replace(model, pairs=()), path)  # nobody finds them by their names
+    command = [*SERVE, "--socket", tmp_path / "driver", "--grpc", ":0"]
+    command += ["--model", f"m={path}", "--state", "m:total=total"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        where = process.stdout.readline().rpartition("/")[2].strip()
+        client = tritonclient.grpc.InferenceServerClient(where)
+        x = tritonclient.grpc.InferInput("x", [4], "FP32").set_data_from_numpy(X)
+        steps = tritonclient.grpc.InferInput("steps", [1], "INT32")
+        given = [x, steps.set_data_from_numpy(np.int32([1]))]
+        for step in (1, 2):
+            told = client.infer("m", given, sequence_id=5, sequence_start=step == 1)
+            np.testing.assert_array_equal(told.as_numpy("y"), 2 * step * X)
+        client.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
 
 
 def test_without_its_packages_nothing_is_imported_and_it_says_what_to_install(
