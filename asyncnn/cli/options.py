@@ -111,7 +111,7 @@ class Loading(CommandOptions, frozen=True, kw_only=True):
                 extensions=extensions,
                 input_shapes=shapes_of(self.input_shape or ()),
                 constants=constants_of(self.constant or ()),
-                states=states_of(states) or None,
+                states=_states_of(states) or None,
                 strict=strict,
             )
         given = {extension.name for extension in extensions}
@@ -312,7 +312,7 @@ def constants_of(options: Sequence[str]) -> dict[str, float | list[float]]:
     return constants
 
 
-def states_of(options: Sequence[str]) -> dict[str, str]:
+def _states_of(options: Sequence[str]) -> dict[str, str]:
     """Return inputs that are state, each with the output that is its next value.
 
     :raises InvalidArgumentError: if one is not written as it has to be.

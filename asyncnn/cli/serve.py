@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.options import CommandOptions, Natural, Positive, console, states_of
+from asyncnn.cli.options import CommandOptions, Natural, Positive, console
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.logs import Level
 
@@ -107,30 +107,13 @@ def check_oip(asked: ServeOptions) -> None:
             "--model is for clients of the Open Inference Protocol",
             hint="say where: --oip :8000, --grpc :8001",
         )
-    needing = "tls_cert", "tls_key", "token_file", "shared_memory"
-    for option in ("oip", "grpc", "state", *needing):
+    needing = "oip", "grpc", "state", "tls_cert", "tls_key", "token_file"
+    for option in (*needing, "shared_memory"):
         if getattr(asked, option) not in (None, False) and not asked.model:
             raise InvalidArgumentError(
                 f"--{option.replace('_', '-')} needs a model to serve",
                 hint="--model NAME=FILE",
             )
-
-
-def _states_by_model(asked: ServeOptions) -> dict[str, dict[str, str]]:
-    """Return what sequences of models keep, by the names of these.
-
-    :raises InvalidArgumentError: if an option is not written as it has to be.
-    """
-    found: dict[str, list[str]] = {}
-    names = {option.partition("=")[0].partition(":")[0] for option in asked.model or ()}
-    for option in asked.state or ():
-        name, _, pair = option.partition(":")
-        if name not in names:
-            raise InvalidArgumentError(
-                f"--state {option} is of no --model", hint="write NAME:INPUT=OUTPUT"
-            )
-        found.setdefault(name, []).append(pair)
-    return {name: states_of(pairs) for name, pairs in found.items()}
 
 
 @asynccontextmanager
@@ -154,8 +137,7 @@ async def oip_served(
         ) from error
     tokens = Tokens.read(asked.token_file)
     security = listening.Security(asked.tls_cert, asked.tls_key, tokens)
-    states, named = _states_by_model(asked), map(NamedFile.of, asked.model)
-    files = [each._replace(states=states.get(each.name)) for each in named]
+    files = NamedFile.all_of(asked.model, asked.state or ())
     shared = asked.shared_memory
     repository = Repository(device, files, limits, shares_memory=shared)
     async with AsyncExitStack() as stack:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from asyncnn.deadlines import deadline_after, seconds_until
 from asyncnn.execution import Outputs
@@ -42,7 +42,7 @@ class NamedFile(NamedTuple):
     states: Mapping[str, str] | None = None
 
     @classmethod
-    def of(cls, option: str) -> "NamedFile":
+    def of(cls, option: str) -> Self:
         """Return what ``NAME=FILE`` or ``NAME:VERSION=FILE`` stands for.
 
         :raises InvalidArgumentError: if it has no name or no file.
@@ -54,6 +54,24 @@ class NamedFile(NamedTuple):
                 f"--model {option} names no model", hint="write it as NAME=FILE"
             )
         return cls(name, version or "1", Path(path))
+
+    @classmethod
+    def all_of(cls, options: Iterable[str], states: Iterable[str]) -> list[Self]:
+        """Return what options stand for, and ``NAME:INPUT=OUTPUT`` for their states.
+
+        :raises InvalidArgumentError: if one is not written so, or of no model.
+        """
+        files, found = [cls.of(each) for each in options], dict[str, dict[str, str]]()
+        for state in states:
+            name, _, pair = state.partition(":")
+            taken, _, given = pair.rpartition("=")
+            if not (taken and given) or all(name != each.name for each in files):
+                raise InvalidArgumentError(
+                    f"--state {state} is no state of a --model",
+                    hint="write it as NAME:INPUT=OUTPUT",
+                )
+            found.setdefault(name, {})[taken] = given
+        return [each._replace(states=found.get(each.name)) for each in files]
 
 
 class Tallies:

@@ -63,7 +63,7 @@ def test_models_are_served_beside_the_socket(
         (["--shared-memory"], "--shared-memory needs a model to serve"),
         (["--oip", ":0", "--model", "a"], "names no model"),
         (["--state", "a:x=y"], "--state needs a model to serve"),
-        (["--oip", ":0", "--model", "a={sum}", "--state", "b:x=z"], "of no --model"),
+        (["--oip", ":0", "--model", "a={sum}", "--state", "b:x=z"], "no state of a"),
         (["--oip", ":0", "--model", "a={sum}", "--state", "a:q=z"], "no input 'q'"),
         (["--oip", ":0", "--model", "a={sum}", "--state", "a:x"], "INPUT=OUTPUT"),
         (["--oip", "x:y", "--model", "a={sum}"], "'x:y' is no address"),
