@@ -19,6 +19,7 @@ from asyncnn.cluster import ClusterSettings
 from asyncnn.hal.operations.bound import Array
 from asyncnn.tools.bench.benches import HERE, Group, Place, PlacedBench, Start
 from asyncnn.tools.bench.made_models import dense, wide_model
+from asyncnn.tools.bench.qos_load import Run, latencies_us, p99_us, saturated
 from asyncnn.tools.bench.report import Goal
 from asyncnn.tools.bench.rounds import Once, Runs, percentile
 
@@ -27,7 +28,7 @@ _SMALL, _LARGE = 256, 262_144
 
 _LAYERS = 16
 _LONG = dense(layers=_LAYERS, width=512, rows=128)
-_RUNS, _URGENT = 24, 60
+_RUNS, _URGENT, _DEPTH = 24, 60, 6
 _LOW = Priority.LOW  # which waits for others of its priority
 
 RUN, BARE = "run", "bare"
@@ -103,14 +104,8 @@ def _offline(replicas: int) -> Start:
     return start
 
 
-async def _timed_us(call: Callable[[], Awaitable[object]]) -> float:
-    begun = time.perf_counter()
-    await call()
-    return (time.perf_counter() - begun) * 1e6
-
-
 def _urgent(
-    measure: Callable[[Any, Any], Awaitable[float]], priority: Priority = Priority.HIGH
+    measure: Callable[[Run, Run], Awaitable[float]], priority: Priority = Priority.HIGH
 ) -> Start:
     """Return what starts a contender of a long run, LOW, and a tiny one."""
 
@@ -124,7 +119,7 @@ def _urgent(
     return start
 
 
-async def _cancel(low: Any, high: Any) -> float:
+async def _cancel(low: Run, high: Run) -> float:
     taken = []
     for number in range(_RUNS):
         running = asyncio.ensure_future(low())
@@ -138,29 +133,19 @@ async def _cancel(low: Any, high: Any) -> float:
     return percentile(taken, 0.95)
 
 
-async def _segment(low: Any, high: Any) -> float:
-    longs = [await _timed_us(low) for _ in range(5)]
-    shorts = [await _timed_us(high) for _ in range(_RUNS)]
+async def _segment(low: Run, high: Run) -> float:
+    longs = await latencies_us(low, 5, 0)
+    shorts = await latencies_us(high, _RUNS, 0)
     return percentile(longs, 0.95) / _LAYERS + percentile(shorts, 0.95)
 
 
-async def _alone(low: Any, high: Any) -> float:
-    return percentile([await _timed_us(high) for _ in range(_URGENT)], 0.99)
+async def _alone(low: Run, high: Run) -> float:
+    return await p99_us(high, _URGENT, 0)
 
 
-async def _beside(low: Any, high: Any) -> float:
-    async def saturate() -> None:
-        while True:
-            await low()
-
-    filling = [asyncio.ensure_future(saturate()) for _ in range(6)]
-    try:
-        await low()
+async def _beside(low: Run, high: Run) -> float:
+    async with saturated(low, _DEPTH):
         return await _alone(low, high)
-    finally:
-        for each in filling:
-            each.cancel()
-        await asyncio.gather(*filling, return_exceptions=True)
 
 
 bench = PlacedBench(
