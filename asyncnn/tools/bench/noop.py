@@ -102,9 +102,7 @@ class NoOpPreparedModel(SynchronousByCallback):
         request: hal.Request,
         wait_for: Sequence[hal.ISyncFence],
         measure: hal.MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        duration: int | None,
+        *limits: int | None,
     ) -> tuple[
         hal.ErrorStatus, hal.ISyncFence | None, hal.IFencedExecutionCallback | None
     ]:
@@ -121,13 +119,10 @@ class NoOpPreparedModel(SynchronousByCallback):
         return hal.ErrorStatus.NONE, merge(*fences) if fences else None, outcome
 
     async def configure_execution_burst(
-        self,
-        callback: hal.IBurstCallback | None,
-        request_channel: hal.Handle,
-        result_channel: hal.Handle,
+        self, callback: hal.IBurstCallback | None, *channels: hal.Handle
     ) -> tuple[hal.ErrorStatus, hal.IBurstContext | None]:
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
-        return self._bursts.configure(self, callback, request_channel, result_channel)
+        return self._bursts.configure(self, callback, *channels)
 
 
 class NoOpDevice(ReferenceDevice):

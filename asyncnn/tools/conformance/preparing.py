@@ -4,6 +4,7 @@ Whatever the version, what comes back is an `IPreparedModel`, so that the ways o
 executing need not know; its calls go through the methods of that version.
 """
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias, cast
 
 from asyncnn import hal
 from asyncnn.callbacks import PreparedModelFuture, launched_preparation
-from asyncnn.hal.refusals import PrepareArguments
+from asyncnn.hal.refusals import CacheArguments, LoadArguments, PrepareArguments
 from asyncnn.hal.versions import (
     VersionedDevice,
     VersionedPreparedModel,
@@ -21,7 +22,7 @@ from asyncnn.hal.versions import (
     v1_1,
     v1_2,
 )
-from asyncnn.runtime.framework.older_executions import Told, told_in
+from asyncnn.runtime.framework.older_executions import told_in
 from asyncnn.tools.conformance.vectors import Case
 
 Prepare: TypeAlias = Callable[[hal.Model], Awaitable[hal.IPreparedModel]]
@@ -103,16 +104,9 @@ class _OldPreparedModel(VersionedPreparedModel):
         self._prepared = prepared
         self._version = version
 
-    def execute_1_3(
-        self,
-        request: hal.Request,
-        measure: hal.MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: hal.IExecutionCallback | None,
-    ) -> hal.ErrorStatus:
+    def execute_1_3(self, request: hal.Request, *call: Any) -> hal.ErrorStatus:
         """Execute by `execute` or `execute_1_2`."""
-        assert callback is not None
+        measure, _, _, callback = call
 
         def take(
             status: hal.ErrorStatus,
@@ -129,11 +123,7 @@ class _OldPreparedModel(VersionedPreparedModel):
         return self._prepared.execute_1_2(old, measure, told)
 
     async def execute_synchronously_1_3(
-        self,
-        request: hal.Request,
-        measure: hal.MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
+        self, request: hal.Request, measure: hal.MeasureTiming, *limits: int | None
     ) -> tuple[hal.ErrorStatus, tuple[hal.OutputShape, ...], hal.Timing]:
         """Execute by `execute_synchronously`."""
         old = _old_request(request, self._version)
@@ -146,48 +136,41 @@ def _old_request(request: hal.Request, version: hal.HalVersion) -> v1_0.Request:
     return old
 
 
-class _Told(Told):
-    """One of HAL 1.3."""
-
-    __slots__ = ()
-    notify_1_3 = Told.notify
-
-
 class _CachingDevice:
     def __init__(self, device: hal.IDevice) -> None:
         self._device = device
+        self._running: set[asyncio.Task[None]] = set()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._device, name)
 
     def prepare_model_1_3(self, model: hal.Model, *call: Any) -> hal.ErrorStatus:
         """Save the model, then load it; what is given to save it in is not used."""
-        preference, priority, deadline, *_, callback = call
+        *asked, _, _, _, callback = call
         if callback is None:
             return hal.ErrorStatus.INVALID_ARGUMENT
-        device, files = self._device, ExitStack()
-        _, models, data = device.get_number_of_cache_files_needed()
-        caches = _cache_files(files, models), _cache_files(files, data)
-
-        def saved(status: hal.ErrorStatus, _: object) -> None:
-            if status is hal.ErrorStatus.NONE:
-                device.prepare_model_from_cache_1_3(deadline, *caches, _TOKEN, loading)
-            else:
-                loading.reason = saving.reason
-                loaded(status, None)
-
-        def loaded(
-            status: hal.ErrorStatus, prepared: hal.IPreparedModel | None
-        ) -> None:
-            files.close()
-            callback.reason = loading.reason
-            callback.notify_1_3(status, prepared)
-
-        saving: Any = _Told(saved)
-        loading: Any = _Told(loaded)
-        return device.prepare_model_1_3(
-            model, preference, priority, deadline, *caches, _TOKEN, saving
+        task = asyncio.create_task(
+            self._load(PrepareArguments(model, *asked), callback)
         )
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return hal.ErrorStatus.NONE
+
+    async def _load(
+        self, asked: PrepareArguments, callback: hal.IPreparedModelCallback
+    ) -> None:
+        prepared, status = None, hal.ErrorStatus.NONE
+        _, *counts = self._device.get_number_of_cache_files_needed()
+        with ExitStack() as files:
+            models, data = (_cache_files(files, count) for count in counts)
+            cache = CacheArguments(models, data, _TOKEN)
+            try:
+                await launched_preparation(self._device, asked._replace(cache=cache))
+                loading = LoadArguments(asked.deadline, cache)
+                prepared = await launched_preparation(self._device, loading)
+            except hal.AsyncnnError as error:
+                callback.reason, status = str(error), error.status
+        callback.notify_1_3(status, prepared)
 
 
 def _cache_files(files: ExitStack, count: int) -> list[hal.Handle]:

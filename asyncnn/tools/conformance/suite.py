@@ -14,7 +14,8 @@ from typing import TypeVar
 import msgspec
 
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.own_devices import CPU
+from asyncnn.devices.own_devices import CPU, OWN_DEVICES, own_device, usual_device_name
+from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operands import is_tensor
@@ -160,6 +161,33 @@ def run_spec(spec: Path, run: VectorRuns) -> list[Verdict]:
     """Run the cases of one file on every path."""
     cases = run.load(spec)
     return asyncio.run(_run_cases(cases, run)) if cases else []
+
+
+@asynccontextmanager
+async def opened_by(
+    transport: str,
+    device: str | None,
+    extensions: Sequence[Extension] = (),
+    places: Sequence[str] = (),
+) -> AsyncIterator[Device]:
+    """Open a device in this process, or in a driver process for as long.
+
+    It has ``extensions``, which a driver process imports from ``places``.
+
+    :raises AsyncnnError: if there is no such device, or it cannot be opened.
+    """
+    name = device or await usual_device_name()
+    if transport == IN_PROCESS:
+        opening = open_device(name, settings=OWN_PROCESS, extensions=extensions)
+    elif own_device(name) is None:
+        raise InvalidArgumentError(
+            f"a driver process does not serve {name}",
+            hint=f"use {' or '.join(OWN_DEVICES)}, or --transport inprocess",
+        )
+    else:
+        opening = connect(device=name, extensions=places)
+    async with opening as opened:
+        yield opened
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from asyncnn.tools.bench.environment import describe_environment, installed_vers
 from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.bench.measured_models import litert_us
 from asyncnn.tools.bench.rounds import rotated
+from asyncnn.tools.conformance.suite import REMOTE, opened_by
 from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, ways
 from asyncnn.tools.loadgen import comparison_report as report
 from asyncnn.tools.loadgen.judge import judged
@@ -196,7 +197,7 @@ class _Subject:
             }
             entered = openers[name]()
         else:
-            opening = ways.opened(self._comparison.device, way.transport)
+            opening = opened_by(way.transport, self._comparison.device)
             device = await stack.enter_async_context(opening)
             prepared = await device.prepare(self._named)
             scenarios = Scenario.SERVER, Scenario.SINGLE_STREAM
@@ -209,9 +210,9 @@ class _Subject:
 _WAYS = {
     report.THREADSAFE: ways.QueryWay(),
     report.AWAITED: ways.QueryWay(path="async"),
-    report.BURST: ways.QueryWay(transport=ways.REMOTE, path=ways.BURST),
-    report.REMOTE: ways.QueryWay(transport=ways.REMOTE, path="async"),
-    report.BLOCKING: ways.QueryWay(transport=ways.REMOTE, path=ways.BURST),
+    report.BURST: ways.QueryWay(transport=REMOTE, path=ways.BURST),
+    report.REMOTE: ways.QueryWay(transport=REMOTE, path="async"),
+    report.BLOCKING: ways.QueryWay(transport=REMOTE, path=ways.BURST),
     report.BURST_BY_LOOP: ways.QueryWay(path=ways.BURST, by_loop=True),
 }
 

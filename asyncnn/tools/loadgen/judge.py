@@ -21,10 +21,11 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.offload import start_thread
 from asyncnn.runtime.model import NamedModel
+from asyncnn.tools.conformance.suite import opened_by
 from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, loadgen_module
 from asyncnn.tools.loadgen.library import AnswerAccuracy, Library
 from asyncnn.tools.loadgen.systems import Answers, System
-from asyncnn.tools.loadgen.ways import QueryWay, latency_s, opened, system_of
+from asyncnn.tools.loadgen.ways import QueryWay, latency_s, system_of
 from asyncnn.tools.samples import Tolerance
 
 _DETAIL_LOG = "mlperf_log_detail.txt"
@@ -282,9 +283,8 @@ async def run_all(options: JudgedRunOptions) -> JudgedRunReport:
     reports: list[WayReport] = []
     name = version = ""
     for transport, path in options.ways:
-        async with opened(
-            options.device, transport, options.extensions, options.extension_places
-        ) as device:
+        extensions = options.extensions, options.extension_places
+        async with opened_by(transport, options.device, *extensions) as device:
             name, version = device.name, device.version
             prepared = await device.prepare(options.named)
             way = QueryWay(transport, path)

@@ -23,19 +23,15 @@ from typing import Any, TypeAlias, cast, get_args
 import msgspec
 import numpy as np
 
-from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.own_devices import OWN_DEVICES, own_device, usual_device_name
-from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.axes import as_options, example_shapes
 from asyncnn.runtime.burst import Burst
-from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import Path as HalPath
 from asyncnn.runtime.model import NamedModel, has_fixed_shape
-from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.rounds import OWN, timed
+from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.loadgen import Scenario
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import (
@@ -54,7 +50,6 @@ from asyncnn.tools.loadgen.systems import (
 from asyncnn.tools.onnx_writer import OnnxRuntime
 from asyncnn.tools.other_runtimes import LiteRt
 
-IN_PROCESS, REMOTE = "inprocess", "remote"
 TRANSPORTS = IN_PROCESS, REMOTE
 THREADSAFE, BURST = "threadsafe", "burst"
 PATHS = (THREADSAFE, *get_args(HalPath), BURST)
@@ -78,33 +73,6 @@ class QueryWay(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.transport}, {self.path}"
-
-
-@asynccontextmanager
-async def opened(
-    device: str | None,
-    transport: str,
-    extensions: Sequence[Extension] = (),
-    places: Sequence[str] = (),
-) -> AsyncIterator[Device]:
-    """Open a device in this process, or in a driver process for as long.
-
-    It has ``extensions``, which a driver process imports from ``places``.
-
-    :raises AsyncnnError: if there is no such device, or it cannot be opened.
-    """
-    name = device or await usual_device_name()
-    if transport == IN_PROCESS:
-        opening = open_device(name, settings=OWN_PROCESS, extensions=extensions)
-    elif own_device(name) is None:
-        raise InvalidArgumentError(
-            f"a driver process does not serve {name}",
-            hint=f"use {' or '.join(OWN_DEVICES)}, or --transport inprocess",
-        )
-    else:
-        opening = connect(device=name, extensions=places)
-    async with opening as opened:
-        yield opened
 
 
 def check_model(model: NamedModel) -> None:

@@ -18,8 +18,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.own_devices import OWN_DEVICES, own_device
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import PrepareArguments
@@ -28,12 +26,12 @@ from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model import NamedModel, open_model_file
 from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.model_file import load
-from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import form_for
 from asyncnn.tools.bench.processes import resident_kib
 from asyncnn.tools.comparison import as_model_gives
-from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
+from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, opened_by
 from asyncnn.tools.mlts.suite_models import SuiteModel
 from asyncnn.tools.mlts.suite_records import Preparation, rounded
 from asyncnn.tools.mlts.trials import Trial
@@ -213,8 +211,7 @@ async def open_targets(
 ) -> AsyncIterator[tuple[list[MeasuredDevice], list[str]]]:
     """Open each device by each transport; also yield which are not there, and why.
 
-    What can only be opened in an application's process has no driver process. The
-    driver that serves the ``chosen`` path comes first.
+    The driver that serves the ``chosen`` path comes first.
 
     :raises NoDriverError: if there is none.
     """
@@ -226,17 +223,7 @@ async def open_targets(
             targets.append(MeasuredDevice(device.name, REMOTE, device))
         for name in devices:
             for transport in transports:
-                if transport == REMOTE and own_device(name) is None:
-                    notes.append(
-                        f"{name}, remote: driver processes publish "
-                        f"{' or '.join(OWN_DEVICES)}"
-                    )
-                    continue
-                opening = (
-                    open_device(name, settings=OWN_PROCESS)
-                    if transport == IN_PROCESS
-                    else connect(device=name)
-                )
+                opening = opened_by(transport, name)
                 try:
                     device = await stack.enter_async_context(opening)
                 except AsyncnnError as error:

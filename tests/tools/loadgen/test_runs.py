@@ -14,11 +14,12 @@ import pytest
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.tools.conformance.suite import opened_by
 from asyncnn.tools.loadgen import Scenario, Settings, ways
 from asyncnn.tools.loadgen.judge import JudgedRunOptions, judged, run_all
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import BlockingSystem, System
-from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, QueryWay, opened, system_of
+from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, QueryWay, system_of
 from asyncnn.tools.samples import Tolerance
 from tests.networks import addition
 from tests.waits import cancelled
@@ -53,7 +54,7 @@ async def test_every_way_answers_rightly(
     scenario: Scenario, transport: str, tmp_path: Path
 ) -> None:
     library = Library(NAMED, SAMPLES, goldens=RIGHT)
-    async with opened("reference", transport) as device:
+    async with opened_by(transport, "reference") as device:
         prepared = await device.prepare(NAMED)
         for path in PATHS:
             way = QueryWay(transport, path)
@@ -119,7 +120,7 @@ async def test_what_users_write_is_judged_alike(
         1: ways.executor_system(file, library, 2),
         2: ways.threads_system(file, library, 2),
     }
-    async with opened("reference", "inprocess") as device:
+    async with opened_by("inprocess", "reference") as device:
         prepared = await device.prepare(named)
         outputs = [await prepared.run(list(each)) for each in library.inputs]
     library = Library(named, library.inputs, goldens=[dict(each) for each in outputs])
@@ -159,7 +160,7 @@ async def _counted() -> AsyncIterator[None]:
 @pytest.mark.parametrize("path", PATHS)
 async def test_nothing_is_left_over(path: str) -> None:
     library = Library(NAMED, SAMPLES)
-    async with opened("reference", "inprocess") as device:
+    async with opened_by("inprocess", "reference") as device:
         prepared = await device.prepare(NAMED)
         await prepared.run(SAMPLES[0])
 

@@ -85,20 +85,12 @@ class _BarePreparedModel(SynchronousByCallback, NoFencesNorBursts):
         self._number = number
         weakref.finalize(self, connection.release_prepared_soon, number)
 
-    def execute_1_3(
-        self,
-        request: hal.Request,
-        measure: hal.MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: hal.IExecutionCallback | None,
-    ) -> hal.ErrorStatus:
+    def execute_1_3(self, request: hal.Request, *call: Any) -> hal.ErrorStatus:
         """Send the request; only the callback learns what the driver makes of it."""
-        assert callback is not None
+        *limits, callback = call
         execution = NotifyingExecution(self._connection, request, Sendable())
         execution.callback = callback
-        options = ExecutionOptions(measure, deadline, loop_timeout_duration)
-        self._connection.execute(self._number, execution, options)
+        self._connection.execute(self._number, execution, ExecutionOptions(*limits))
         return hal.ErrorStatus.NONE
 
 
