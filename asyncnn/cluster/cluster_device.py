@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Self
@@ -15,6 +15,7 @@ from asyncnn.cluster.cluster_runs import ClusterRuns
 from asyncnn.cluster.exchange import Answer, packed
 from asyncnn.cluster.hosting import HostFacts
 from asyncnn.cluster.links import Cluster, LostError, ReplicaLink
+from asyncnn.cluster.replicas import Scaling
 from asyncnn.devices import DeviceSettings, DeviceStatistics
 from asyncnn.devices.device_buffers import HAL_HINTS
 from asyncnn.hal.errors import (
@@ -46,7 +47,7 @@ _PAUSE_S = 1.0
 
 
 class ClusterDevice(NoCachesNorDomains, ClusterRuns):
-    """The device that ``links`` lead to, each to a replica of it; see `open_cluster`.
+    """The device that links lead to, each to a replica of it; see `open_cluster`.
 
     What is asked for while a replica is lost goes to the others, or waits for it. What
     it had begun ends with `DriverDiedError`, or is run again if that was said to be
@@ -57,36 +58,32 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
     name = "asyncnn-cluster"
 
     def __init__(
-        self, cluster: Cluster, settings: ClusterSettings, links: Sequence[ReplicaLink]
+        self,
+        cluster: Cluster,
+        settings: ClusterSettings,
+        make_link: Callable[[int], ReplicaLink],
     ) -> None:
-        super().__init__(cluster, settings, links)
+        super().__init__(cluster, settings, make_link)
         self.facts: HostFacts
         self._models: dict[int, tuple[object, tuple[int, int]]] = {}
         self._sent_models: dict[int, tuple[weakref.ref[Model], object]] = {}
         # Those that are recovered, and whether that is to be done again.
         self._recovering: dict[ReplicaLink, bool] = {}
-        for link in self.links:
-            link.lost = self._lost
+        self._tasks_for: dict[ReplicaLink, set[asyncio.Task[None]]] = {}
 
     async def __aenter__(self) -> Self:
-        opening = asyncio.gather(*(link.open() for link in self.links))
+        opening = asyncio.gather(*(link.open() for link in self.links.values()))
         try:
-            async with asyncio.timeout(self.settings.open_timeout):
-                self.facts = (await opening)[0]
-        except TimeoutError:
-            await self.aclose()
-            raise NoDriverError(
-                f"{len(self.links)} replicas of {self.settings.cpus:g} CPUs each have "
-                f"not started within {self.settings.open_timeout:g} s",
-                hint="the cluster may have too few; see ray status",
-            ) from None
+            self.facts = (await opening)[0]
         except BaseException:
             await self.aclose()
             raise
         now = time.monotonic_ns()
-        for link in self.links:
+        for link in self.links.values():
             self.act(self.dispatcher.up(link.number, (), now))
-            self._begin(link.watch(partial(self._is_busy, link)))
+            self._begin_for(link, link.watch(partial(self._is_busy, link)))
+        if self.settings.most > self.settings.replicas:
+            self._begin(self._scale(Scaling(self.settings)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -107,7 +104,7 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(link.close() for link in self.links))
+        await asyncio.gather(*(link.close() for link in self.links.values()))
         await self.buffers.wait_ended()
 
     def get_status(self) -> DeviceStatus:
@@ -153,14 +150,14 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
 
         :raises AsyncnnError: if one is lost, or keeps no statistics.
         """
-        up = [link for link in self.links if link.is_up]
+        up = [link for link in self.links.values() if link.is_up]
         return tuple(await asyncio.gather(*(each.call("statistics") for each in up)))
 
     async def _supported(self, model: Model) -> tuple[bool, ...]:
         self.check_open()
         await offload(validate_model, model)
         sent = await self._put(model)
-        for link in self.links:
+        for link in tuple(self.links.values()):
             if link.is_up:
                 status, answer = await link.call("supported", sent)
                 if status is not ErrorStatus.NONE:
@@ -192,7 +189,7 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         self._models[key] = sent, how
         try:
             async with asyncio.timeout(_seconds(asked.deadline, now)):
-                up = [link for link in self.links if link.is_up]
+                up = [link for link in self.links.values() if link.is_up]
                 found = await asyncio.gather(
                     *(self._prepare_on(e, key, asked.deadline, numbers) for e in up),
                     return_exceptions=True,
@@ -231,6 +228,8 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         answer: Answer = await link.call("prepare", key, number, sent, how, there)
         if answer.status != ErrorStatus.NONE:
             raise error_for(ErrorStatus(answer.status), answer.reason)
+        if link.number not in self.links:
+            raise LostError(f"replica {link.number} was removed")
         del numbers[link]
         if key not in self._models:  # it was released meanwhile
             self._release_on(link, key)
@@ -278,7 +277,7 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         is_new = link not in self._recovering
         self._recovering[link] = True
         if is_new and not self._is_closed:
-            self._begin(self._recovered(link))
+            self._begin_for(link, self._recovered(link))
 
     async def _recovered(self, link: ReplicaLink) -> None:
         while self._recovering[link]:
@@ -307,6 +306,38 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         except AsyncnnError as error:  # others may have it
             logger.warning("replica %d lacks a model: %s", link.number, error)
 
+    async def _scale(self, scaling: Scaling) -> None:
+        """Have as many replicas as are wanted, again and again."""
+        while True:
+            await asyncio.sleep(scaling.period_s)
+            known, now = self.dispatcher, time.monotonic_ns()
+            waited_ns, replicas = known.waited_ns(now), known.replicas.values()
+            count = scaling.wanted(replicas, known.waiting, waited_ns)
+            for _ in range(count - len(self.links)):
+                link = self._add_link()
+                logger.info("replica %d is to be there", link.number)
+                self.recover(link)
+                self._begin_for(link, link.watch(partial(self._is_busy, link)))
+            unused = [e for e in self.links.values() if not self._is_busy(e)]
+            # Those that have not come up yet come first, then the latest.
+            unused.sort(key=lambda each: (each.is_up, -each.number))
+            for link in unused[: len(self.links) - count]:
+                await self._remove(link)
+
+    async def _remove(self, link: ReplicaLink) -> None:
+        """End a replica that has nothing to do."""
+        logger.info("replica %d is not needed", link.number)
+        self.act(self.dispatcher.lost(link.number, time.monotonic_ns()))
+        del self.links[link.number], self.dispatcher.replicas[link.number]
+        for task in self._tasks_for.pop(link, ()):
+            task.cancel()
+        self._recovering.pop(link, None)
+        await link.close()
+
+    def _begin_for(self, link: ReplicaLink, work: Coroutine[Any, Any, None]) -> None:
+        """Begin what goes on for as long as a replica is there, at most."""
+        self._tasks_for.setdefault(link, set()).add(self._begin(work))
+
     def _is_busy(self, link: ReplicaLink) -> bool:
         return bool(self.dispatcher.replicas[link.number].begun)
 
@@ -317,7 +348,7 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
     def _release(self, key: int) -> None:
         self._models.pop(key, None)
         self.dispatcher.forget(key)
-        for link in self.links:
+        for link in self.links.values():
             self._release_on(link, key)
 
     def _release_on(self, link: ReplicaLink, key: int) -> None:
@@ -346,16 +377,23 @@ async def open_cluster(
     Settings of devices stay here: each replica has those of its own process.
 
     :raises EngineUnavailableError: if Ray is not installed.
-    :raises NoDriverError: if no cluster is there, or it has no room for the replicas.
+    :raises NoDriverError: if no cluster is there, or not all replicas in time.
     :raises AsyncnnError: if a replica cannot open its device.
     """
     chosen = replicas
     if not isinstance(chosen, ClusterSettings):
         chosen = ClusterSettings(replicas=chosen)
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(Cluster(address, chosen))
-        links = [
-            ReplicaLink(cluster, number, device or "", chosen.hang_after)
-            for number in range(chosen.replicas)
-        ]
-        yield await stack.enter_async_context(ClusterDevice(cluster, chosen, links))
+        try:
+            async with asyncio.timeout(chosen.open_timeout):
+                cluster = await stack.enter_async_context(Cluster(address, chosen))
+                like = partial(ReplicaLink, cluster, device or "", chosen.hang_after)
+                opening = ClusterDevice(cluster, chosen, like)
+                opened = await stack.enter_async_context(opening)
+        except TimeoutError:
+            raise NoDriverError(
+                f"{chosen.replicas} replicas of {chosen.cpus:g} CPUs each have not "
+                f"started within {chosen.open_timeout:g} s",
+                hint="the cluster may have too few; see ray status",
+            ) from None
+        yield opened

@@ -116,18 +116,23 @@ class ClusterRun(Completion):
 class ClusterRuns(ActiveExecutions):
     """What the runs of a device share: ``links``, and the ``dispatcher`` among them.
 
+    A link is made for the number of a replica by ``make_link``.
+
     It belongs to the event loop, as do all runs.
     """
 
     def __init__(
-        self, cluster: Cluster, settings: ClusterSettings, links: Sequence[ReplicaLink]
+        self,
+        cluster: Cluster,
+        settings: ClusterSettings,
+        make_link: Callable[[int], ReplicaLink],
     ) -> None:
         limits = DeviceSettings()
         buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
         super().__init__(buffers, OpenBursts(limits.max_bursts))
         self.dispatcher = Dispatcher(settings.dispatch)
         self.settings = settings
-        self.links = tuple(links)
+        self.links: dict[int, ReplicaLink] = {}
         self.numbers = count(1)
         self.waiting_runs: set[Any] = set()
         self.loop = asyncio.get_running_loop()
@@ -136,8 +141,22 @@ class ClusterRuns(ActiveExecutions):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._is_closed = False
-        for link in self.links:
-            self.dispatcher.add(link.number, settings.lanes)
+        self._make_link = make_link
+        self._replica_numbers = count()
+        for _ in range(settings.replicas):
+            self._add_link()
+
+    def _add_link(self) -> ReplicaLink:
+        """Know a replica more, which has not been opened."""
+        link = self._make_link(next(self._replica_numbers))
+        link.lost = self._lost
+        self.links[link.number] = link
+        self.dispatcher.add(link.number, self.settings.lanes)
+        return link
+
+    @abstractmethod
+    def _lost(self, link: ReplicaLink) -> None:
+        """Note that a replica is lost, with all that it has begun."""
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why the device takes no work for good; see `IMortal`."""

@@ -91,6 +91,11 @@ class Dispatcher:
         """Number of runs that were not sent, or have come back."""
         return len(self._waiting)
 
+    def waited_ns(self, now_ns: int) -> int:
+        """Return how long the run has waited that has done so for longest."""
+        queued = (work.queued_ns for work in self._waiting.values())
+        return now_ns - next(queued, now_ns)
+
     def add(self, number: int, lanes: int = 1) -> Replica:
         """Add a replica, which is not up yet."""
         replica = self.replicas[number] = Replica(number, lanes)

@@ -216,13 +216,12 @@ class ReplicaHost:
             return _failed(error)
         return CANCELLED if result is None else answer_of(result, outputs)
 
-    async def cancel(self, numbers: Sequence[int]) -> None:
-        """Stop calls at their next boundary, or before they begin."""
-        for number in numbers:
-            self.stop(number)
+    async def cancel(self, number: int) -> None:
+        """Do what `stop` does, for a client without a stream."""
+        self.stop(number)
 
     def stop(self, number: int) -> None:
-        """Stop one call; see `cancel`."""
+        """Stop a call at its next boundary, or before it begins."""
         task = self._tasks.get(number)
         if task is None:
             self._cancelled[number] = True

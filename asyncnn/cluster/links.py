@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from math import ceil
 from typing import Any, ClassVar, TypeAlias, cast
 
 from asyncnn.cluster.exchange import RunOrder, Sent
@@ -64,6 +65,7 @@ class Cluster:
     _users: ClassVar[set["Cluster"]] = set()
     _own: ThreadPoolExecutor | None = None  # of a connection that was made here
     _where = ""  # what it was asked for
+    _cpus = 0  # of a cluster that was started here
 
     def __init__(self, address: str, settings: ClusterSettings) -> None:
         self._address = address.removeprefix(CLUSTER)
@@ -89,7 +91,7 @@ class Cluster:
             await offload(self._enter)
         except BaseException as error:  # cancelled or not, it has ended by then
             await offload(self._leave)
-            if not isinstance(error, Exception):
+            if isinstance(error, NoDriverError) or not isinstance(error, Exception):
                 raise
             words = " ".join(str(error).split())
             raise NoDriverError(
@@ -113,6 +115,13 @@ class Cluster:
                 known = f"{CLUSTER}{there}, which is {CLUSTER}{AUTO} here"
                 raise ConnectionError(f"this process is connected to {known}")
             Cluster._users.add(self)
+            asked = sum(e._settings.replicas * e._settings.cpus for e in Cluster._users)
+            if Cluster._where == LOCAL and asked > Cluster._cpus:
+                raise NoDriverError(
+                    f"all devices on {CLUSTER}{LOCAL} ask for {asked:g} CPUs, of which "
+                    f"the first has started it with {Cluster._cpus:g}",
+                    hint="fewer ClusterSettings.cpus, say",
+                )
 
     def _leave(self) -> None:
         with Cluster._changing:
@@ -127,11 +136,9 @@ class Cluster:
         where = self._address
         options: dict[str, Any] = {"address": where}
         if where == LOCAL:
-            asked = self._settings.replicas * self._settings.cpus
-            options |= {
-                "num_cpus": max(os.cpu_count() or 1, int(asked + 0.999)),
-                "include_dashboard": False,
-            }
+            asked = ceil(self._settings.most * self._settings.cpus)
+            Cluster._cpus = max(os.cpu_count() or 1, asked)
+            options |= {"num_cpus": Cluster._cpus, "include_dashboard": False}
         elif where != AUTO:
             host, _, port = where.rpartition(":")
             # Ray itself tries for a minute.
@@ -178,7 +185,7 @@ class ReplicaLink:
     """
 
     def __init__(
-        self, cluster: Cluster, number: int, device: str, hang_after_s: float
+        self, cluster: Cluster, device: str, hang_after_s: float, number: int
     ) -> None:
         self.number = number
         self.lost: Callable[[ReplicaLink], None] = lambda link: None
@@ -279,7 +286,7 @@ class ReplicaLink:
         if self._stream is not None:
             self._stream.stop(number)
         elif self.is_up:
-            self.post("cancel", (number,), answered=lambda _: None)
+            self.post("cancel", number, answered=lambda _: None)
 
     def post(self, method: str, *args: Any, answered: Answered) -> None:
         """Call the actor; ``answered`` is called on the loop, once and later.

@@ -1,12 +1,22 @@
-"""Replicas: what each has begun, how long that is expected to take, who has room."""
+"""Replicas: what each has begun, how long that is to take, who has room; how many.
+
+A replica more is an actor more, which asks Ray for its place: where there is none, that
+has Ray's autoscaler add a node, and remove one that is empty.
+"""
 
 import random
-from collections.abc import Hashable, Sequence
+from collections import deque
+from collections.abc import Collection, Hashable, Sequence
 
 import msgspec
 
+from asyncnn.runtime.cluster_settings import ClusterSettings
+
 _GAIN = 0.2
 """Weight of the latest of the times that are averaged."""
+
+_LOOKS = 4
+"""How often within ``grow_after`` it is looked how many there are to be."""
 
 _RISING = 0.05
 """Weight of the latest one in the least of them, if it is above that."""
@@ -134,3 +144,32 @@ class Open:
                 return found
         ready = [each for each in members if model in each.ready]
         return self.rng.sample(ready, min(count, len(ready)))
+
+
+class Scaling:
+    """Says how many replicas there are to be, each ``period_s`` seconds."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self.period_s = settings.grow_after / _LOOKS
+        self._settings = settings
+        looks = int(settings.shrink_after / self.period_s) + 1
+        self._needed: deque[int] = deque(maxlen=looks)
+
+    def wanted(
+        self, replicas: Collection[Replica], waiting: int, waited_ns: int
+    ) -> int:
+        """Return how many, where runs wait, of which one has waited for so long.
+
+        There are at most twice as many at a time, none are added while others have not
+        come up, and none removed before it has been seen how many are needed.
+        """
+        settings, count = self._settings, len(replicas)
+        runs = waiting + sum(len(each.begun) for each in replicas)
+        needed = -(-runs // settings.lanes)
+        self._needed.append(needed)
+        are_up = all(each.is_up for each in replicas)
+        if are_up and waited_ns >= settings.grow_after * 1e9:
+            return max(count, min(needed, 2 * count, settings.most))
+        if len(self._needed) < (self._needed.maxlen or 0):
+            return count
+        return min(count, max(settings.replicas, *self._needed))

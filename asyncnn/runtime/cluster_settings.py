@@ -36,7 +36,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     Each of ``replicas`` is an actor of Ray that asks for ``cpus`` and ``resources`` of
     its node, which is what Ray's autoscaler goes by, and computes ``lanes`` runs at a
     time, as far as dispatch knows. All are to be there ``open_timeout`` seconds after
-    the device is opened.
+    the device is opened, however long it takes to connect.
+
+    With more ``most_replicas``, there are more while runs wait for ``grow_after``
+    seconds, and fewer again where that many were not needed for ``shrink_after``.
 
     With ``idempotent``, what a replica has begun before it was lost is run once more
     elsewhere, rather than ended with DEVICE_UNAVAILABLE. A replica that answers nobody
@@ -47,6 +50,9 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     replicas: int = 1
+    most_replicas: int | None = None
+    grow_after: float = 1.0
+    shrink_after: float = 60.0
     cpus: float = 1.0
     resources: Mapping[str, float] = {}
     lanes: int = 1
@@ -58,9 +64,19 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_least(self, 1, "replicas", "lanes")
         check_least(self, 0, "cpus", "open_timeout")
-        check_least(self, 1e-3, "hang_after")
+        check_least(self, 1e-3, "hang_after", "grow_after", "shrink_after")
+        if self.most < self.replicas:
+            raise InvalidArgumentError(
+                f"ClusterSettings.most_replicas is {self.most_replicas}, and "
+                f"replicas {self.replicas}"
+            )
         check_least(self.dispatch, 1, "window", "max_waiting", "max_tries")
         check_least(self.dispatch, 0, "ahead_ns", "patience_ns")
+
+    @property
+    def most(self) -> int:
+        """How many replicas there may be."""
+        return self.replicas if self.most_replicas is None else self.most_replicas
 
 
 def cluster_options(

@@ -178,11 +178,12 @@ async def real_outcomes(
     settings = ClusterSettings(replicas=scenario.nodes)
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(kind(scenario.nodes))
-        links = [
-            ReplicaLink(cluster, node.number, str(node.slowness), settings.hang_after)
-            for node in simulation.nodes
-        ]
-        hal = ClusterDevice(cluster, settings, links)
+
+        def link(number: int) -> ReplicaLink:
+            slowness = str(simulation.nodes[number].slowness)
+            return ReplicaLink(cluster, slowness, settings.hang_after, number)
+
+        hal = ClusterDevice(cluster, settings, link)
         device = Device("cluster", await stack.enter_async_context(hal))
         prepared = await device.prepare(wide_model((1,)))
 

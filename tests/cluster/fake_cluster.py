@@ -181,10 +181,7 @@ async def fake_device(
     """Open a device on a fake cluster, with streams if hosts have an address."""
     cluster, chosen = FakeCluster(), ClusterSettings(**settings)
     cluster.address = address
-    links = [
-        ReplicaLink(cluster, number, "reference", chosen.hang_after)  # type: ignore[arg-type]
-        for number in range(chosen.replicas)
-    ]
-    async with ClusterDevice(cluster, chosen, links) as hal:  # type: ignore[arg-type]
+    link = partial(ReplicaLink, cluster, "reference", chosen.hang_after)  # type: ignore[arg-type]
+    async with ClusterDevice(cluster, chosen, link) as hal:  # type: ignore[arg-type]
         yield Device("cluster", hal), cluster
     await cluster.ended()

@@ -56,7 +56,7 @@ async def until_running(device: asyncnn.Device, count: int) -> None:
 
 
 async def pids(device: asyncnn.Device) -> list[int]:
-    links = device.hal.links  # type: ignore[attr-defined]
+    links = device.hal.links.values()  # type: ignore[attr-defined]
     asked = "__ray_call__", lambda host: os.getpid()
     return [await link.call(*asked) for link in links if link.is_up]
 
@@ -118,7 +118,7 @@ async def test_each_run_ends_once_while_an_actor_is_killed(
     assert sum(ended.values()) == RUNS
     assert set(ended) <= {"result", "DEVICE_UNAVAILABLE"}
     assert ended["result"] > RUNS // 2
-    links = device.hal.links  # type: ignore[attr-defined]
+    links = device.hal.links.values()  # type: ignore[attr-defined]
     ready = device.hal.dispatcher.replicas.values()  # type: ignore[attr-defined]
     await until(lambda: all(e.is_up for e in links) and all(r.ready for r in ready), 60)
     assert len({*before, *await pids(device)}) == 3
