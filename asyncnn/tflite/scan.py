@@ -48,7 +48,9 @@ _SHAPED, _SURPRISING = 1, 2
 _NONE = 255
 """Of an input that may be left out, or of counts that are open."""
 
-_UNKNOWN = frozenset({*runnable.CALLED, *operator_rules.COUNTED, "CONV_3D", "DENSIFY"})
+_UNKNOWN = frozenset(
+    {*runnable.CALLED, *operator_rules.COUNTED, "ATAN2", "CONV_3D", "DENSIFY"}
+)
 """Operators that are left to Python, besides those that have no known counts."""
 
 _FLAGS = {

@@ -4,7 +4,9 @@ Offsets of flatbuffers lead forward: tables of the head refer to tables of the f
 lies behind it, unchanged. LiteRT reaches no table but through the head, and of the file
 only those whose fields were all checked; what has others is written anew. Tensors that
 cross a barrier are copied by an operator of the head, and those behind it, which read
-the copies, are written anew, too. Large weights lie apart (`graph_file`).
+the copies, are written anew, too. So are outputs copied that LiteRT would not write
+to: inputs, constants, and those that a graph lists before. Large weights lie apart
+(`graph_file`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.contents import IDENTIFIER
-from asyncnn.tflite.runnable import quantized_axis
+from asyncnn.tflite.runnable import OWN_CUSTOM, custom_options, quantized_axis
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
     PACKED,
@@ -42,7 +44,7 @@ _COPIED_BYTES = 1 << 20
 _WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8", PACKED})
 """Types of what is only computed with."""
 
-_BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST
+_BUILTINS = generated("BuiltinOperator").BuiltinOperator
 _TENSOR_FIELDS = 5
 _OFFSET_IN_BUFFER = 8
 
@@ -90,8 +92,10 @@ class _Head:
         self._holes: list[tuple[int, int]] = []
         self._kept: list[StoredBytes] = []
         # What no operator has is not what LiteRT has to know.
-        bitcast = file.table(((0, "b", 127), (2, "i", 1), (3, "i", _BITCAST)))
-        self._codes = [bitcast] * (len(contents.codes) + 1)
+        adding = file.table(((0, "b", _BUILTINS.ADD_N),))
+        copying = file.table(((0, "b", 127), (2, "i", 1), (3, "i", _BUILTINS.BITCAST)))
+        self._adding = len(contents.codes)
+        self._codes = [copying] * self._adding + [adding, copying]
 
     def finish(self, shapes: dict[int, Shape], speeds: Speeds | None) -> GraphFile:
         """Return the file; ``speeds`` decide where barriers are, None if nowhere."""
@@ -143,11 +147,33 @@ class _Head:
         else:
             tensors = self._tensors(graph, shapes)
         steps = self._steps(graph, shapes, tensors, speeds)
+        inputs, outputs = list(graph.inputs), list(graph.outputs)
+        if survey is None:
+            for position, index in enumerate(inputs):
+                if index in inputs[position + 1 :]:  # which has the value
+                    place = self._described(
+                        *(graph.tensors[index], shapes.get(index)),
+                        name=f"input_{position}",
+                    )
+                    inputs[position] = len(tensors)
+                    tensors.append(place)
+            unmade = {e.index for e in graph.tensors if e.stored is not None}
+            # Those of graphs that others run are copied by these.
+            unmade.update(() if graph.index else graph.inputs)
+            for position, index in enumerate(outputs):
+                if index in unmade:
+                    outputs[position] = len(tensors)
+                    place = self._described(
+                        *(graph.tensors[index], shapes.get(index)),
+                        name=f"output_{position}",
+                    )
+                    steps.append(self._added(self._adding + 1, [index], place, tensors))
+                unmade.add(index)
         return file.table(
             (
                 (0, REFERENCE, file.references(tensors)),
-                (1, REFERENCE, file.numbers(graph.inputs)),
-                (2, REFERENCE, file.numbers(graph.outputs)),
+                (1, REFERENCE, file.numbers(inputs)),
+                (2, REFERENCE, file.numbers(outputs)),
                 (3, REFERENCE, file.references(steps)),
                 (4, REFERENCE, file.string("main")),
             )
@@ -296,9 +322,35 @@ class _Head:
         number, table = operator.kind_of_options()[0], operator.options_place()
         if number and table:
             fields += [(3, "B", number), (4, REFERENCE, -table)]
+        if operator.name in OWN_CUSTOM:
+            options = custom_options(operator)
+            fields.append((5, REFERENCE, file.vector(options, len(options))))
         if operator.intermediates:
             fields.append((8, REFERENCE, file.numbers(operator.intermediates)))
         return file.table(fields)
+
+    def _safely(
+        self,
+        operator: Operator,
+        tensors: list[Place],
+        read: Sequence[int] | None = None,
+    ) -> list[Place]:
+        """Describe an operator, behind one that asks what LiteRT's does not."""
+        steps = [self._operator(operator, read)]
+        if operator.name == "ATAN2":  # whether lengths are alike, as ADD_N does
+            both = operator.inputs if read is None else read
+            place = self._file.table(((0, REFERENCE, self._file.numbers(())),))
+            steps.insert(0, self._added(self._adding, both, place, tensors))
+        return steps
+
+    def _added(
+        self, code: int, read: Sequence[int], place: Place, tensors: list[Place]
+    ) -> Place:
+        """Describe an operator of the head; it makes a tensor, described at a place."""
+        read_at, made_at = self._file.integers([read, [len(tensors)]])
+        tensors.append(place)
+        fields = (0, "I", code), (1, REFERENCE, read_at), (2, REFERENCE, made_at)
+        return self._file.table(fields)
 
     def _steps(
         self,
@@ -313,7 +365,9 @@ class _Head:
         if survey is None:
             operators = [each for each in graph.operators if each.name != "DENSIFY"]
             if is_short(costs):
-                return [self._operator(each) for each in operators]
+                return [
+                    place for each in operators for place in self._safely(each, tensors)
+                ]
             return self._divided(
                 graph, _timed(graph, operators, costs), shapes, tensors
             )
@@ -337,7 +391,7 @@ class _Head:
         The copies are added to ``tensors``. Operators of constants alone are no part of
         it: weights stay weights.
         """
-        file, steps, survey = self._file, list[Place](), graph.survey
+        steps, survey = list[Place](), graph.survey
         edges = set(barriers(timed)) if timed else set()
         last = {index: at for at, each in enumerate(timed) for index in each.inputs}
         alive = list(graph.inputs) if edges else []
@@ -351,19 +405,14 @@ class _Head:
                     if index in named:  # no other tensor has that name
                         shape = shapes.get(index)
                         place = self._described(graph.tensors[index], shape)
-                    tensors.append(place)
-                    copied = file.integers(
-                        [[renamed.get(index, index)], [len(tensors) - 1]]
-                    )
-                    code = len(self._codes) - 1
-                    ends = zip((1, 2), (REFERENCE, REFERENCE), copied, strict=True)
-                    steps.append(file.table(((0, "I", code), *ends)))
-                    renamed[index] = len(tensors) - 1
+                    read = [renamed.get(index, index)]
+                    renamed[index] = len(tensors)
+                    steps.append(self._added(self._adding + 1, read, place, tensors))
             if not renamed.keys().isdisjoint(reads):
                 read = [renamed.get(index, index) for index in reads]
-                steps.append(self._operator(graph.operators[number], read))
+                steps += self._safely(graph.operators[number], tensors, read)
             elif survey is None:
-                steps.append(self._operator(graph.operators[number]))
+                steps += self._safely(graph.operators[number], tensors)
             else:
                 steps.append(-int(survey.operators["table"][number]))
             alive += made

@@ -51,10 +51,9 @@ def checked_shape(name: str, tensor: Tensor, shape: Sequence[int] | None) -> Dim
 
 def unique_names(graph: Graph, indexes: Sequence[int]) -> list[str]:
     """Return unique names for the tensors at a border of the graph."""
-    if -1 in indexes or (indexes is graph.inputs and len({*indexes}) < len(indexes)):
+    if -1 in indexes:
         raise InvalidArgumentError(
-            "the inputs or outputs of the graph are left out or repeated: "
-            f"{list(indexes[:20])}"
+            f"inputs or outputs of the graph are left out: {list(indexes[:20])}"
         )
     return distinct((graph.tensors[i].name or f"tensor_{i}" for i in indexes), indexes)
 

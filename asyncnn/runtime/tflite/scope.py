@@ -86,7 +86,7 @@ class Scope:
                 f"{graph.label} has inputs {list(graph.inputs[:20])} "
                 f"but is given {len(inputs)}"
             )
-        for index, value in zip(graph.inputs, inputs, strict=True):
+        for index, value in dict(zip(graph.inputs, inputs, strict=True)).items():
             self.let(index, value)
 
     @property

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from tests.runtime.tflite.cases import I8, I32, boolean, const, f32, i32, ramp
-from tests.runtime.tflite.files import G, Op, T, given, write
-from tests.runtime.tflite.flow_files import while_
+from tests.runtime.tflite.files import G, Op, T, flex, given, write
+from tests.runtime.tflite.flow_files import if_, while_
 from tests.runtime.tflite.graphs import conv_2d
 
 I16, I64 = np.int16, np.int64
@@ -120,7 +120,50 @@ def counting() -> bytes:
     return write(operators, [x, state], [z, y])
 
 
+def same_ends() -> bytes:
+    """Return a file that lists ends twice, of which some are computed by nothing."""
+    x, y, free, fixed = i32(3), i32(3), T(np.int8, (2, 3)), ramp((2, 2))
+    operators = [Op("BITWISE_XOR", [x, const([5])], [y])]
+    return write(operators, [x, free, x], [y, x, fixed, y, free, fixed])
+
+
+def same_results() -> bytes:
+    """Return a branch that gives one tensor twice, and its input."""
+    chosen, x, y, z, w = boolean(1), i32(3), i32(3), i32(3), i32(3)
+    branches = []
+    for number in (1, 2):
+        given_, made = i32(3), i32(3)
+        xor = Op("BITWISE_XOR", [given_, const([number])], [made])
+        branches.append(G([xor], [given_], [made, made, given_]))
+    return write([if_([chosen, x], [y, z, w], 1, 2)], [chosen, x], [y, z, w], *branches)
+
+
+def arcs(*shape: int) -> bytes:
+    x, y, z, bits, xor = f32(2, 3), f32(*shape), f32(2, 3), i32(3), i32(3)
+    operators = [Op("ATAN2", [x, y], [z]), Op("BITWISE_XOR", [bits, const([5])], [xor])]
+    return write(operators, [x, y, bits], [z, xor])
+
+
+def speech(**options: float) -> bytes:
+    """Return what LiteRT itself has of custom operators: features of sounds."""
+    wave, spectrum, features = f32(800, 1), f32(1, 5, 129), f32(1, 5, 13)
+    windows = {"window_size": 160, "stride": 160, "magnitude_squared": True}
+    bands = {"filterbank_channel_count": 40, "dct_coefficient_count": 13}
+    limits = {"upper_frequency_limit": 4000.0, "lower_frequency_limit": 20.0}
+    operators = [
+        Op("AudioSpectrogram", [wave], [spectrum], custom=flex(windows | options)),
+        Op(
+            *("Mfcc", [spectrum, const([16000])], [features]),
+            custom=flex(bands | limits),
+        ),
+    ]
+    return write(operators, [wave], [features])
+
+
 FILES = {
+    "ends listed twice": same_ends,
+    "arcs": lambda: arcs(2, 3),
+    "LiteRT's own custom operators": speech,
     "volumes": volumes,
     "activations of 16 bits": sixteen_bits,
     "integers of 64 bits": wide_integers,

@@ -215,12 +215,6 @@ class TestRefusals:
         with pytest.raises(InvalidArgumentError, match="written twice"):
             imported(Op("ABS", [x], [y]), Op("NEG", [x], [y]))
 
-    def test_an_input_cannot_be_listed_twice(self) -> None:
-        x, y = f32(2), f32(2)
-        file = write([Op("ABS", [x], [y])], [x, x], [y])
-        with pytest.raises(InvalidArgumentError, match="repeated"):
-            import_tflite(from_buffer(file))
-
     def test_another_schema_version_is_refused(self) -> None:
         file = write([Op("ABS", [SPARE], [f32(2, 3)])], [SPARE], [SPARE], version=2)
         with pytest.raises(InvalidArgumentError, match="version 2"):

@@ -36,10 +36,13 @@ from tests.runtime.tflite.layer_cases import CASES, TYPED_CASES
 from tests.runtime.tflite.region_cases import (
     FILES,
     WHERE,
+    arcs,
     counting,
     i16,
     one,
     open_batch,
+    same_results,
+    speech,
     stale,
     stale_layer,
 )
@@ -56,7 +59,7 @@ async def device(request: pytest.FixtureRequest) -> AsyncIterator[Device]:
         yield device
 
 
-UNASKED = ("ATAN2", "BROADCAST_ARGS", "REVERSE_SEQUENCE")
+UNASKED = ("BROADCAST_ARGS", "REVERSE_SEQUENCE")
 """Operators that do not ask if lengths fit, and end the process if not."""
 
 
@@ -120,6 +123,12 @@ class TestResults:
         for path in ("async", "sync", "burst", "fenced"):
             async with prepared.runner(path) as run:
                 assert_equal(await run(inputs), expected)
+
+    async def test_a_branch_may_give_a_result_twice(self, device: Device) -> None:
+        prepared = await device.prepare(load(same_results()))
+        x = np.array([0, 7, 1], np.int32)  # LiteRT itself leaves the second one out
+        outputs = await prepared.run([np.array([True]), x])
+        assert_equal(outputs, [x ^ 1, x ^ 1, x])
 
     async def test_shapes_that_a_run_tells_are_those_of_its_results(
         self, device: Device
@@ -261,6 +270,8 @@ UNSOUND = {
         [Op("LOG_SOFTMAX", [n := f32(0)], [m := f32(0)])], [n], [m]
     ),
     "no axes": write([Op("REVERSE_V2", [X, const([])], [Y])], [X], [Y]),
+    "no stride of windows": speech(stride=0),
+    "windows that are no number": speech(window_size=float("nan")),
     "scale of 0": write([Op("TANH", [q := i8(3, scale=0.0)], [r := i8(3)])], [q], [r]),
 }
 
@@ -361,6 +372,12 @@ class TestUnsound:
                 (await asyncio.gather(*[prepared.run(inputs) for _ in range(8)]))[-1],
                 by_litert(file, inputs),
             )
+
+    async def test_operators_that_do_not_ask_for_lengths_are_asked_before(
+        self, device: Device
+    ) -> None:
+        with pytest.raises(GeneralFailureError):
+            await device.prepare(load(arcs(1, 3)))
 
     def test_what_is_not_litert_s_own_is_no_region(self) -> None:
         operator = Op("com.example.Twist", [f32(3)], [f32(3)])
