@@ -104,8 +104,11 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
             raise
 
 
-_SMALL_BYTES = 1 << 20
-"""To share a copy of a larger file takes less time than to touch its pages twice."""
+_SMALL_BYTES = 1 << 22
+"""Pages of files in memory take several times as long to be had as a process's own.
+
+But what is larger is not to be there twice when a driver gets it.
+"""
 
 
 class FileReader:

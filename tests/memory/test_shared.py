@@ -198,7 +198,7 @@ def test_what_a_file_may_not_have_is_exhausted(make: Make) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("size", [1, 1 << 20, (1 << 20) + 1])
+@pytest.mark.parametrize("size", [1, 1 << 22, (1 << 22) + 1])
 def test_a_file_that_was_read_never_changes(tmp_path: Path, size: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(data := bytes(range(256)) * (size // 256) + bytes(size % 256))
@@ -207,7 +207,7 @@ def test_a_file_that_was_read_never_changes(tmp_path: Path, size: int) -> None:
     path.write_bytes(bytes(size))
     assert view(pool) == data
     assert is_final(np.frombuffer(view(pool), np.uint8))
-    assert bool(pool.handle.fds) == (size > 1 << 20)  # small ones are of this process
+    assert bool(pool.handle.fds) == (size > 1 << 22)  # small ones are of this process
     os.utime(path, ns=(0, 0))
     with pytest.raises(GeneralFailureError, match="was changed"):
         reader.read()
