@@ -185,14 +185,20 @@ class _Head:
         """Return where tensors of a sound graph are described; place its buffers."""
         file, tensors = self._file, survey.tensors
         is_long = len(self._data) > _COPIED_BYTES
-        for number in np.flatnonzero(survey.buffers["width"]).tolist():
-            place, start, size, width = survey.buffers[number].tolist()
-            data = self._whole[start : start + size]
-            if start % width:
-                place = -file.table(((0, REFERENCE, file.data(data)),))
-            elif is_long and may_lie_apart(data):
-                place = -self._placed_apart(start, data)
+        for number, row in enumerate(survey.buffers.tolist()):
+            place, start, size, width = row
+            if not width:
+                continue
             self._buffers[number] = -place
+            if is_long or start % width:
+                data = self._whole[start : start + size]
+                if start % width:
+                    place = file.table(((0, REFERENCE, file.data(data)),))
+                elif may_lie_apart(data):
+                    place = self._placed_apart(start, data)
+                else:
+                    continue
+                self._buffers[number] = place
         places: list[int] = (-tensors["table"]).tolist()
         ends = {*graph.inputs, *graph.outputs}
         for index in np.flatnonzero(tensors["is_kept"] == 0).tolist():

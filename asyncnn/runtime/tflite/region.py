@@ -18,8 +18,9 @@ from asyncnn.extensions import Extension
 from asyncnn.extensions.regions import LITERT, RegionPort, region_model, type_of
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import AnyOperandType
-from asyncnn.hal.types import Dimensions, Memory, OperandType
+from asyncnn.hal.types import Dimensions, HalVersion, Memory, OperandType
 from asyncnn.hal.validate import validating
+from asyncnn.hal.validate.model import remember
 from asyncnn.input_files import decoding
 from asyncnn.memory.pages import is_final
 from asyncnn.memory.pools import from_buffer, view
@@ -211,6 +212,9 @@ def region_of_graph(
         metadata=read_metadata(contents.metadata, graph, view(memory)),
         open_shapes=opened,
     )
+    if graph.survey is not None and not shapes:
+        # What C has seen of the file is all that the rules ask of its ends.
+        remember(named.model, HalVersion.AIDL_V4, are_structs=True)
     yield from validating(named.model)
     return named
 

@@ -5,6 +5,7 @@ import re
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -13,11 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tflite
+from msgspec.structs import replace
 
 from asyncnn.engine.costs import estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.types import HalVersion, Model
+from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate.model import is_known
+from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import completed
-from asyncnn.runtime.tflite.region import is_hybrid
+from asyncnn.runtime.tflite.region import is_hybrid, region_of_graph
 from asyncnn.tflite import scan
 from asyncnn.tools.fuzz.twins import by_python, by_scan, same_file, same_graphs
 from tests.runtime.tflite.cases import const, f32, i8, ramp
@@ -41,12 +47,28 @@ def is_taken(data: bytes) -> bool:
     return scan._built.scan(data, scan._RULES) is not None
 
 
+def broken_rule(model: Model) -> str:
+    """Return which rule a model breaks; empty if none."""
+    try:
+        validate_model(model)
+    except InvalidArgumentError as error:
+        return error.message
+    return ""
+
+
 def check_alike(data: bytes) -> None:
     """Check what is said of a file that the scan takes."""
     assert same_file(data)
     found, quick = by_python(data), by_scan(data)
     assert quick is not None
     assert is_hybrid(quick.graphs[0]) == is_hybrid(found.graphs[0])
+    steps = region_of_graph(quick, quick.graphs[0], from_buffer(data), None)
+    with suppress(InvalidArgumentError):  # of signatures
+        model = completed(steps).model
+        assert is_known(model, HalVersion.AIDL_V4)
+        again = replace(model)
+        assert not is_known(again, HalVersion.AIDL_V4)
+        assert not broken_rule(again)
 
 
 def layers() -> bytes:
