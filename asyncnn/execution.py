@@ -5,7 +5,7 @@ Source: aidl/android/hardware/neuralnetworks/IExecution.aidl.
 
 import warnings
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import msgspec
 
@@ -201,7 +201,7 @@ def binding_of(prepared: object) -> IBinding | None:
     What wraps another one, and has all else of that, is to see the executions.
     """
     is_own = hasattr(type(prepared), "launch_on")
-    return prepared if is_own and isinstance(prepared, IBinding) else None
+    return cast("IBinding", prepared) if is_own else None
 
 
 def reusable(prepared: object, request: Request) -> Request:

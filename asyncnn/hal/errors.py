@@ -305,7 +305,7 @@ def check_memory(needed_bytes: int, most_bytes: int | None) -> None:
 
     :raises ResourceExhaustedPersistentError: if not.
     """
-    most = most_bytes or all_memory_bytes()
+    most = needed_bytes and (most_bytes or all_memory_bytes())
     if needed_bytes > most:
         limit = (
             "DeviceSettings.max_run_bytes is" if most_bytes else "a process can have"

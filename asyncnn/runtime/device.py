@@ -90,6 +90,7 @@ class Device(Opened):
         self._sync_exec_hal = sync_exec_hal
         self._deadline_grace = deadline_grace
         self._home = Home()
+        self._routing = hal if isinstance(hal, IRouting) else None
 
     @property
     def is_remote(self) -> bool:
@@ -183,9 +184,7 @@ class Device(Opened):
             make_array=self._make_array,
             sync_exec_hal=self._sync_exec_hal,
             deadline_grace=self._deadline_grace,
-            route=None
-            if not isinstance(self.hal, IRouting)
-            else self.hal.usual_route(hal),
+            route=None if self._routing is None else self._routing.usual_route(hal),
             device=self.hal,
             owner=self,
         )

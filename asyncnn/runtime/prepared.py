@@ -10,8 +10,8 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from copy import copy
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -92,17 +92,14 @@ class PreparedModel:
         self._forced: Path | None = None
         if sync_exec_hal is not None:
             self._forced = "sync" if sync_exec_hal else "async"
-        # Where the one call is made of the other, only that has the route.
-        self._has_one_call = isinstance(hal, IRecovering) or (
-            route is not None and isinstance(hal, IRoutedElsewhere)
-        )
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.kept)
         self._make_array = make_array
         binding = binding_of(hal)
         self._direct = None if self._forced else binding
-        self._local = binding if isinstance(binding, IInProcess) else None
+        is_local = hasattr(type(hal), "launch_fenced_on")
+        self._local = cast("IInProcess", binding) if is_local else None
         # What is given is all that the model takes, unless it has state.
         tensors = (*model.inputs, *model.outputs)
         is_whole = not model.states and all(map(has_fixed_shape, tensors))
@@ -476,10 +473,17 @@ class PreparedModel:
         async with self.burst() as burst:
             yield partial(burst.run, timeout=timeout)
 
+    @cached_property
+    def _has_one_call(self) -> bool:
+        """Whether one call is made of the other, so that only that has the route."""
+        is_routed = self._target.route is not None
+        elsewhere = is_routed and isinstance(self.hal, IRoutedElsewhere)
+        return elsewhere or isinstance(self.hal, IRecovering)
+
     def _carry(self, path: Path) -> Carry:
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
-        if path == "async" or (self._has_one_call and path == "sync"):
+        if path == "async" or (path == "sync" and self._has_one_call):
             if self._direct is not None:
                 return self._direct.launch
             return partial(launched, self.hal)

@@ -91,7 +91,7 @@ async def divisible(device: IDevice, named: NamedModel) -> NamedModel:
     :raises AsyncnnError: as translating does, but for operators without a HAL form.
     """
     is_litert = region_extension_of(named.model) == LITERT
-    if is_litert and isinstance(device, IPlanning):
+    if is_litert and issubclass(type(device), IPlanning):
         with suppress(UnsupportedOperatorError):
             return await translate(named)
     return named

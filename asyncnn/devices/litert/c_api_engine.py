@@ -119,9 +119,11 @@ class CApiGraph(JobSegment, CompiledGraph):
         )
         self._compiled = library.compile(self._model, options)
         self._types: list[TensorType] = []
+        main = library.number("GetMainModelSubgraphIndex", self._model)
+        graph = library.create("GetModelSubgraph", self._model, main)
         self.inputs, self.outputs = (
-            self._tensors_of("Input"),
-            self._tensors_of("Output"),
+            self._tensors_of(graph, "Input"),
+            self._tensors_of(graph, "Output"),
         )
         library.call(
             "SetCompiledModelCancellationFunction",
@@ -132,10 +134,8 @@ class CApiGraph(JobSegment, CompiledGraph):
         address = ctypes.cast(library.run, ctypes.c_void_p).value or 0
         JobSegment.__init__(self, address, self._flag, self.inputs, self.outputs)
 
-    def _tensors_of(self, side: str) -> tuple[CompiledTensor, ...]:
+    def _tensors_of(self, graph: int, side: str) -> tuple[CompiledTensor, ...]:
         library = self._library
-        main = library.number("GetMainModelSubgraphIndex", self._model)
-        graph = library.create("GetModelSubgraph", self._model, main)
         count = library.number(f"GetNumSubgraph{side}s", graph)
         layouts: list[TensorLayout | None] = [None] * count
         if side == "Output":  # what the file says of their shapes, nobody has looked at
