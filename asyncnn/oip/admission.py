@@ -21,7 +21,8 @@ class OipLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What clients of the Open Inference Protocol may have.
 
     ``max_requests`` and ``max_bytes`` are of all requests under way, on both ports;
-    more are refused, not queued, and one by HTTP has ``body_s`` seconds to come.
+    more are refused, not queued, and one by HTTP has ``body_s`` seconds to come, as has
+    its answer to be taken. Each port has 64 connections more than requests.
     ``max_sequences`` are open at a time, and one that is idle for ``sequence_idle_s``
     seconds ends. ``max_regions`` of shared memory are known at a time.
     """

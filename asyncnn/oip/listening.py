@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from asyncnn.oip.admission import Tokens
 from asyncnn.oip.openapi import openapi_document
 from asyncnn.oip.repository import Repository
 from asyncnn.oip.rest import rest_application
-from asyncnn.oip.rpc import rpc_server
+from asyncnn.oip.rpc import MORE_CALLS, rpc_server
 from asyncnn.oip.under_way import END_S, Door
 
 _PACKET_BYTES, _FLUSH_S = 1 << 16, 0.001
@@ -115,8 +116,42 @@ class _OneWrite:
 
 
 class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """One of so many connections; answers are taken within ``patience_s`` seconds."""
+
+    _hanging_up: asyncio.TimerHandle | None = None
+
+    def __init__(self, *given: Any, patience_s: float, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._patience_s, self.since = patience_s, self.loop.time()
+
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(_OneWrite(transport))
+        transport.set_write_buffer_limits(1)  # what is not taken counts, however little
+        if len(self.connections) >= self.limit_concurrency:
+            idle = (each for each in self.connections if each.is_idle)
+            min(idle, key=lambda each: each.since).transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has come, or the last one was answered."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        return not (is_answering or self.transport.is_closing())
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._hanging_up = self.loop.call_later(self._patience_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stay()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stay()
+
+    def _stay(self) -> None:
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
 
     def on_response_complete(self) -> None:
         self.transport.flush()
@@ -133,11 +168,12 @@ async def rest_served(
     :raises GeneralFailureError: if the address is taken, or none of this machine.
     """
     security.check()
-    tokens = security.tokens
+    tokens, limits = security.tokens, repository.limits
+    most = limits.max_requests + MORE_CALLS
     door, document = Door(repository), openapi_document(has_tokens=bool(tokens))
     config = uvicorn.Config(
         rest_application(door, tokens, document),
-        http=_Protocol,
+        http=partial(_Protocol, patience_s=limits.body_s),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -145,6 +181,8 @@ async def rest_served(
         server_header=False,
         ssl_certfile=security.certificate,
         ssl_keyfile=security.key,
+        limit_concurrency=most + 1,
+        backlog=most,  # so many more are accepted before one of them is closed
         timeout_graceful_shutdown=END_S,
     )
     config.load()
@@ -162,6 +200,8 @@ async def rest_served(
             await door.close()
             ticking.cancel()
             await server.shutdown([listener])
+            for each in tuple(server.server_state.connections):
+                each.transport.abort()  # its client has not taken its answer
 
 
 async def _ticking(server: uvicorn.Server) -> None:

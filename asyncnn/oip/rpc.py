@@ -47,8 +47,11 @@ _MOST_TOLD = 1000
 STATUS_KEY = "asyncnn-status"
 """Metadata behind an answer that is an error: the HAL's status."""
 
-_MORE_CALLS = 64
-"""Beside those for runs: for health, and streams that wait for requests."""
+MORE_CALLS = 64
+"""Beside those for runs: for health, and streams that wait for requests.
+
+So many more connections are there as well.
+"""
 
 _OPEN_METHODS = frozenset(
     {
@@ -225,10 +228,12 @@ async def rpc_server(door: Door, tokens: Tokens) -> "grpc.aio.Server":
     """Return a server of the service, of health and of reflection."""
     face, limits = RpcFace(door), door.repository.limits
     handlers = {name: face.handler(name) for name in METHODS}
+    most = limits.max_requests + MORE_CALLS
     server = grpc.aio.server(
         interceptors=(_TokenInterceptor(tokens),) if tokens else (),
-        maximum_concurrent_rpcs=limits.max_requests + _MORE_CALLS,
+        maximum_concurrent_rpcs=most,
         options=(
+            ("grpc.max_allowed_incoming_connections", most),
             ("grpc.max_receive_message_length", limits.max_request_bytes),
             ("grpc.max_send_message_length", -1),
             # Another server at the same port would get some of the calls.

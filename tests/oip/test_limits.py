@@ -1,6 +1,9 @@
 """What is too much, too large or without a token is refused, and told as that."""
 
 import asyncio
+import json
+import os
+import socket
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +16,15 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+import asyncnn
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.types import FusedActivationFunc, Operand, OperationType
 from asyncnn.oip import Address, NamedFile, Repository, Security, Tokens, rest_served
 from asyncnn.oip.admission import MAX_CALL_BYTES
 from asyncnn.oip.listening import rpc_served
 from asyncnn.oip.messages import SERVICE
-from tests.networks import FOREVER
+from asyncnn.runtime.builder import ModelBuilder
+from tests.networks import F32, FOREVER
 from tests.oip.conftest import KINDS, loaded, talking
 from tests.waits import cancelled, until
 
@@ -123,6 +129,60 @@ async def test_calls_of_grpc_are_bounded_too(files: dict[str, Path]) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await live(b"")
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_connections_are_bounded_too(kind: str, files: dict[str, Path]) -> None:
+    async with (
+        loaded(files, max_requests=1) as repository,
+        talking(kind, repository) as client,
+        asyncio.timeout(60),
+    ):
+        host, _, port = client.address.rpartition(":")
+        made = [await asyncio.open_connection(host, port) for _ in range(1 + 64 + 9)]
+        running = asyncio.create_task(client.infer("endless", {"x": FOREVER}))
+        await asyncio.sleep(0)
+        ends = [asyncio.create_task(_until_hung_up(reader)) for reader, _ in made]
+        await until(lambda: sum(end.done() for end in ends) >= 9)
+        if kind == "http":  # the oldest made room for those that came later
+            assert ends[0].done()
+            await until(lambda: repository.admission.requests)
+            made += [await asyncio.open_connection(host, port) for _ in range(64)]
+            assert not running.done()
+        running.cancel()
+        for _, writer in made:
+            writer.transport.abort()
+        await asyncio.wait([running, *ends])
+
+
+async def _until_hung_up(reader: asyncio.StreamReader) -> None:
+    with suppress(ConnectionError):
+        await reader.read()
+
+
+async def test_who_does_not_take_an_answer_is_hung_up_on(tmp_path: Path) -> None:
+    builder = ModelBuilder()
+    x = builder.input("x", F32, (1,))
+    many = builder.constant(np.zeros(1 << 22, np.float32))
+    none = builder.scalar(FusedActivationFunc.NONE)
+    sums = Operand(F32, (1 << 22,))
+    z = builder.operation(OperationType.ADD, [x, many, none], sums)
+    builder.output(z, "z")
+    asyncnn.save(builder.build(), tmp_path / "model")
+    given = {"name": "x", "datatype": "FP32", "shape": [1], "data": [0]}
+    binary = {"binary_data_output": True}
+    body = json.dumps({"inputs": [given], "parameters": binary}).encode()
+    head = "POST /v2/models/long/infer HTTP/1.1\r\nHost: x\r\nContent-Length:"
+    async with (
+        loaded({"long": tmp_path / "model"}, body_s=0.1) as repository,
+        rest_served(repository, ANY) as address,
+    ):
+        before = len(os.listdir("/proc/self/fd"))
+        with socket.create_connection(address) as peer:
+            peer.sendall(f"{head} {len(body)}\r\n\r\n".encode() + body)
+            tallies = repository.usable("long").tallies
+            await until(lambda: tallies.counts["success"][0])
+            await until(lambda: len(os.listdir("/proc/self/fd")) == before + 1)
 
 
 async def test_of_a_call_without_a_token_no_message_is_awaited(
