@@ -11,6 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -375,11 +376,16 @@ async def test_arrays_come_whole_by_streams_and_calls(
         assert begun(cluster) == 2
 
 
-async def test_who_brings_no_token_or_too_much_is_cut_off() -> None:
+async def test_who_brings_no_token_or_no_frame_is_cut_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with fake_device() as (device, cluster):
         port, token = await cluster.actors[0].host.listen("127.0.0.1")
         too_much = token + struct.pack("<II", 64, 2**31)
-        for given in (b"x" * len(token), token + b"\0" * 64, too_much):
+        head = msgspec.msgpack.encode((7, None, [(",", (1,))]))
+        no_dtype = token + struct.pack("<II", len(head), 0) + head + bytes(64)
+        no_token = b"x" * len(token)
+        for given in (no_token, token + b"\0" * 64, too_much, no_dtype):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(given)
             with suppress(ConnectionResetError):
@@ -388,6 +394,7 @@ async def test_who_brings_no_token_or_too_much_is_cut_off() -> None:
         prepared = await device.prepare(addition(1))
         one = np.ones(1, np.float32)
         assert (await prepared.run([one, one]))[0] == 2
+    assert not [each for each in caplog.records if each.name == "asyncio"]
 
 
 async def test_a_stream_that_breaks_ends_its_runs_once_and_is_opened_again() -> None:
