@@ -25,7 +25,7 @@ class Door:
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.under_way: set[Admitted] = set()
-        self.is_closing = False
+        self._closing: asyncio.Task[None] | None = None
         self.tell: Callable[[], Awaitable[None]] | None = None
         repository.doors.add(self.close)
 
@@ -34,15 +34,23 @@ class Door:
         """Whether requests are let in, and the device is there."""
         return self.repository.is_ready and not self.is_closing
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether no more are let in."""
+        return self._closing is not None
+
     async def close(self) -> None:
         """Let no more in, and return when those under way have been answered.
 
         What takes longer than `OipLimits.grace_s` stops computing, and is answered by
         DEVICE_UNAVAILABLE.
         """
-        if self.is_closing:
-            return
-        self.is_closing = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        # Whoever closes it as well waits, too; who stops waiting leaves the rest alone.
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self.tell is not None:
             await self.tell()
         answering = {each.task for each in self.under_way}

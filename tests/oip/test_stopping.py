@@ -76,6 +76,27 @@ async def test_what_is_under_way_ends_well_and_nothing_new_is_let_in(
         await stopping
 
 
+async def test_who_leaves_meanwhile_waits_for_what_is_under_way(
+    kind: str, files: dict[str, Path], run_until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = asyncio.Event()
+    run_until(may_end)
+    monkeypatch.setattr(listening, "END_S", 0.1)
+    serve = {"http": listening.rest_served, "grpc": listening.rpc_served}[kind]
+    async with loaded(files, grace_s=300) as repository:
+        async with serve(repository, Address.of(":0")) as address:
+            client = Client(kind, address)
+            running = asyncio.create_task(client.infer("sum", X))
+            await until(lambda: repository.admission.requests)
+            stopping = asyncio.create_task(repository.stop_serving())
+            while await client.own.is_server_ready():
+                pass
+            stopping.cancel()
+            asyncio.get_running_loop().call_later(0.5, may_end.set)
+        assert not (await running).as_numpy("z").any()
+        await client.own.close()
+
+
 async def test_what_does_not_end_is_cut(
     kind: str, files: dict[str, Path], run_until: Until
 ) -> None:
