@@ -7,22 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grpc  # type: ignore[import-untyped]
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pages import os_errors
 from asyncnn.oip.admission import Tokens
+from asyncnn.oip.http_connection import HttpConnection
 from asyncnn.oip.openapi import openapi_document
 from asyncnn.oip.repository import Repository
 from asyncnn.oip.rest import rest_application
 from asyncnn.oip.rpc import MORE_CALLS, rpc_server
 from asyncnn.oip.under_way import END_S, Door
-
-_PACKET_BYTES, _FLUSH_S = 1 << 16, 0.001
 
 
 class Address(NamedTuple):
@@ -80,84 +78,6 @@ class Security(NamedTuple):
 OPEN = Security()
 
 
-class _OneWrite:
-    """A transport that sends an answer's head with its body.
-
-    Uvicorn writes them apart, and a client would wake up for each.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport, self._parts = transport, bytearray()
-        self._flushing: asyncio.TimerHandle | None = None
-
-    def write(self, data: bytes) -> None:
-        if len(data) > _PACKET_BYTES:  # a copy would take longer
-            self.flush()
-            self._transport.write(data)
-            return
-        if data and self._flushing is None:  # more may be long in coming
-            loop = asyncio.get_running_loop()
-            self._flushing = loop.call_later(_FLUSH_S, self.flush)
-        self._parts += data
-
-    def flush(self) -> None:
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
-            self._transport.write(self._parts)
-            self._parts = bytearray()  # the transport may keep what it was given
-
-    def close(self) -> None:
-        self.flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """One of so many connections; answers are taken within ``patience_s`` seconds."""
-
-    _hanging_up: asyncio.TimerHandle | None = None
-
-    def __init__(self, *given: Any, patience_s: float, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._patience_s, self.since = patience_s, self.loop.time()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(_OneWrite(transport))
-        transport.set_write_buffer_limits(1)  # what is not taken counts, however little
-        if len(self.connections) >= self.limit_concurrency:
-            idle = (each for each in self.connections if each.is_idle)
-            min(idle, key=lambda each: each.since).transport.abort()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request has come, or the last one was answered."""
-        is_answering = self.cycle is not None and not self.cycle.response_complete
-        return not (is_answering or self.transport.is_closing())
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._hanging_up = self.loop.call_later(self._patience_s, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stay()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._stay()
-
-    def _stay(self) -> None:
-        if self._hanging_up is not None:
-            self._hanging_up.cancel()
-
-    def on_response_complete(self) -> None:
-        self.transport.flush()
-        super().on_response_complete()
-
-
 @asynccontextmanager
 async def rest_served(
     repository: Repository, address: Address, security: Security = OPEN
@@ -173,7 +93,7 @@ async def rest_served(
     door, document = Door(repository), openapi_document(has_tokens=bool(tokens))
     config = uvicorn.Config(
         rest_application(door, tokens, document),
-        http=partial(_Protocol, patience_s=limits.body_s),  # type: ignore[arg-type]
+        http=partial(HttpConnection, patience_s=limits.body_s),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         access_log=False,
