@@ -14,6 +14,7 @@ from typing import Self, TypeVar, cast
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult, launched, launched_preparation
 from asyncnn.cluster.exchange import (
@@ -51,6 +52,9 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.framework.device_registry import opener_of
 
 _T = TypeVar("_T")
+
+_LANE_NICE = 4
+"""Ray starts actors with a nice value of 15, and 19 is the most."""
 
 _REMEMBERED = 4096
 """Cancelled calls that may still come, as many as can be under way."""
@@ -141,7 +145,7 @@ class ReplicaHost:
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._device is None:
-                settings = OWN_PROCESS
+                settings = replace(OWN_PROCESS, lane_nice=_LANE_NICE)
                 opened = opener_of(self._name)(settings) if self._name else None
                 context = opened or default_device(settings)
                 self._device = await self._stack.enter_async_context(context)

@@ -77,6 +77,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     reference device, whose small calls only contend for the interpreter, and one for
     each CPU for the accelerated one.
 
+    ``lane_nice`` is added to their nice value, so that on a machine without an idle CPU
+    the loop gets its turn before them: it takes calls, and ends what is cancelled.
+
     ``most_threads`` are those that an execution of a model for FAST_SINGLE_ANSWER may
     have, where its engine has threads, lanes are idle, and it was measured to gain.
 
@@ -114,6 +117,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     packed_weights_dir: str = ""
     capabilities_file: str = ""
     lanes: int | None = None
+    lane_nice: int = 0
     most_threads: int = 4
     relaxed_as_float16: bool | None = None
     policy: Policy = Policy()
@@ -130,7 +134,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
         )
         check_least(self, 1, "lanes", "most_threads", "batching")
         check_least(self, 0, "max_buffer_bytes", "stuck_after_s", "inline_below_us")
-        check_least(self, 0, "blas_threads", "switch_interval_s")
+        check_least(self, 0, "blas_threads", "switch_interval_s", "lane_nice")
         if not self.idle_after_s > 0:
             raise InvalidArgumentError("DeviceSettings.idle_after_s is not positive")
 

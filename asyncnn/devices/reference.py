@@ -394,6 +394,7 @@ class InProcessDevice(BaseDevice):
             stuck_after_s=settings.stuck_after_s,
             filled_or_freed=self._status_listeners.tell_soon,
             make_port=LanePort,
+            nice=settings.lane_nice,
         )
         scheduler.call_when_idle(settings.idle_after_s, self._release_idle)
         return scheduler

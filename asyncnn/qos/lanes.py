@@ -63,6 +63,8 @@ class Lanes(ABC):
     `_finish_here` on its lane if it ``ends_anywhere``. Thread-safe, but for `_deliver`,
     and for what others read from ``run_queue``: its numbers may be a moment old.
 
+    ``nice`` is added to the nice value that threads have from the loop's.
+
     They take no work once there is a ``refusal``, which makes the error that says why.
     """
 
@@ -73,8 +75,10 @@ class Lanes(ABC):
         run_queue: RunQueue[Work],
         inbox: LoopInbox,
         make_port: Callable[[int], ILanePort] | None = None,
+        nice: int = 0,
     ) -> None:
         self.name = name
+        self._nice = nice
         self.count = count
         self.run_queue = run_queue
         self.open: dict[Work, None] = {}
@@ -86,7 +90,7 @@ class Lanes(ABC):
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
         take_back = partial(self._deliver, True)
-        self._natives = NativeLanes(name, count, inbox, make_port, take_back)
+        self._natives = NativeLanes(name, count, inbox, make_port, take_back, nice)
 
     @property
     def threads(self) -> int:
@@ -408,6 +412,7 @@ class Lanes(ABC):
 
     def _serve(self, lane: Lane) -> None:
         # No name here refers to the work: its memory is freed while the thread sleeps.
+        os.nice(self._nice)  # of this thread
         has_ended = False
         while True:
             ended: deque[Work] = deque()

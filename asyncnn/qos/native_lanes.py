@@ -194,8 +194,10 @@ class NativeLanes:
         inbox: LoopInbox,
         make_port: Callable[[int], ILanePort] | None,
         take_back: Callable[[], None],
+        nice: int,
     ) -> None:
         self._name = name
+        self._nice = nice
         self._count = count
         self._inbox = inbox
         self._make_port = make_port
@@ -222,7 +224,7 @@ class NativeLanes:
                     partial(self.port.bring, self.returned, self._take_back)
                 )
                 _open.add(self)
-            nice = NICE if idle is self.idle_nice else 0
+            nice = self._nice + (NICE if idle is self.idle_nice else 0)
             lane = NativeLane(self.port.lane(self._name, nice), idle)
         except OSError:  # Python's do as well
             return False

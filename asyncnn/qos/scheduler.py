@@ -72,13 +72,14 @@ class Scheduler(Lanes):
         stuck_after_s: float = 0.0,
         filled_or_freed: Callable[[], None] = lambda: None,
         make_port: Callable[[int], ILanePort] | None = None,
+        nice: int = 0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         inbox = LoopInbox(self._loop, self._deliver)
         run_queue: RunQueue[Work] = RunQueue(
             policy, lanes, max_pending, partial(inbox.call, filled_or_freed)
         )
-        super().__init__(name, lanes, run_queue, inbox, make_port)
+        super().__init__(name, lanes, run_queue, inbox, make_port, nice)
         self._accounting = WorkAccounting()
         self._late_counts = LateCounts(self.inbox.call)
         self._alarms = loop_alarms()

@@ -4,8 +4,11 @@ import asyncio
 import os
 import socket
 import sys
+import threading
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncnn
@@ -13,7 +16,7 @@ from asyncnn.cluster import links
 from asyncnn.runtime.cluster_settings import ClusterSettings, DispatchSettings
 from tests.cluster.fake_cluster import FakeActor, FakeCluster, FakeRay, fake_device
 from tests.cluster.test_device import begun, gate
-from tests.networks import AT_ONCE, FOREVER, counting_up
+from tests.networks import AT_ONCE, FOREVER, addition, counting_up
 from tests.waits import cancelled, until
 
 
@@ -43,6 +46,36 @@ async def test_opens_at_once_share_a_connection_to_one_cluster(
     assert ray.is_on
     await both[1].__aexit__()
     assert not ray.is_on
+
+
+def nice_of_lanes() -> set[int]:
+    """Return by how much the threads of lanes are nicer than this one."""
+    own, lane = os.getpriority(os.PRIO_PROCESS, 0), "asyncnn-lane"
+    lanes = {t.native_id or 0 for t in threading.enumerate() if t.name == lane}
+    for task in Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text().startswith(lane):  # a native one
+            lanes.add(int(task.name))
+    return {os.getpriority(os.PRIO_PROCESS, number) - own for number in lanes}
+
+
+@pytest.mark.parametrize("name", ["reference", "accelerated"])
+async def test_lanes_have_the_nice_value_that_is_asked_for(name: str) -> None:
+    settings = asyncnn.devices.DeviceSettings(lane_nice=1, inline_below_us=0)
+    async with asyncnn.open_device(name, settings=settings) as device:
+        prepared = await device.prepare(addition(300_000))
+        x = np.ones(300_000, np.float32)
+        for _ in range(3):
+            await prepared.run([x, x])
+        assert nice_of_lanes() == {1}
+
+
+async def test_the_loop_of_an_actor_comes_before_what_computes() -> None:
+    async with fake_device() as (device, cluster):
+        prepared = await device.prepare(counting_up())
+        running = asyncio.ensure_future(prepared.run([FOREVER], loop_timeout=600))
+        await until(lambda: begun(cluster) and nice_of_lanes())
+        assert nice_of_lanes() == {4}
+        await cancelled(running)
 
 
 async def test_replicas_come_while_runs_wait_and_go_where_they_are_not_needed() -> None:

@@ -28,7 +28,7 @@ _SMALL, _LARGE = 256, 262_144
 
 _LAYERS = 16
 _LONG = dense(layers=_LAYERS, width=512, rows=128)
-_RUNS, _URGENT, _DEPTH = 24, 60, 6
+_RUNS, _URGENT, _DEPTH = 24, 300, 6
 _LOW = Priority.LOW  # which waits for others of its priority
 
 RUN, BARE = "run", "bare"
