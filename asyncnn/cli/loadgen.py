@@ -57,7 +57,8 @@ class LoadgenOptions(options.CommandOptions, frozen=True, kw_only=True):
 
     scenario: One of SingleStream, MultiStream, Server, Offline.
     device: Device to run on; by default $ASYNCNN_DEVICE or the best.
-    transport: Ways to the device: inprocess, remote.
+    transport: Ways to the device: inprocess, remote; or grpc://HOST:PORT/NAME, a model
+        of a server that speaks the Open Inference Protocol.
     path: How queries get there: threadsafe, async, sync, burst, ...
     target_qps: Rate of Server queries; what to expect of Offline.
     latency_bound_ms: What 99 % of Server queries may take.
@@ -102,11 +103,14 @@ def run(asked: LoadgenOptions) -> None:
     from asyncnn.tools.loadgen import Scenario, loadgen_module
     from asyncnn.tools.loadgen.judge import JudgedRunOptions, check_log_folder, run_all
     from asyncnn.tools.loadgen.library import Library
-    from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
+    from asyncnn.tools.loadgen.ways import PATHS, SERVED, TRANSPORTS, check_model
 
     loadgen_module()
-    transports = options.chosen("transport", asked.transport, TRANSPORTS)
-    paths = options.chosen("path", asked.path, PATHS)
+    if asked.transport.startswith(SERVED):
+        transports, paths = [asked.transport], ["async"]
+    else:
+        transports = options.chosen("transport", asked.transport, TRANSPORTS)
+        paths = options.chosen("path", asked.path, PATHS)
     if asked.log_dir is not None:
         check_log_folder(asked.log_dir)
     loading = options.Loading(extension=asked.extension, input_shape=asked.input_shape)

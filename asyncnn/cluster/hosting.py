@@ -53,7 +53,7 @@ from asyncnn.runtime.framework.device_registry import opener_of
 
 _T = TypeVar("_T")
 
-_LANE_NICE = 4
+LANE_NICE = 4
 """Ray starts actors with a nice value of 15, and 19 is the most."""
 
 _REMEMBERED = 4096
@@ -127,8 +127,9 @@ class ReplicaHost:
     raises.
     """
 
-    def __init__(self, device: str = "") -> None:
+    def __init__(self, device: str = "", lane_nice: int = LANE_NICE) -> None:
         self._name = device
+        self._lane_nice = lane_nice
         self._stack = AsyncExitStack()
         self._device: IDevice | None = None
         self._opening: asyncio.Lock | None = None
@@ -145,7 +146,7 @@ class ReplicaHost:
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._device is None:
-                settings = replace(OWN_PROCESS, lane_nice=_LANE_NICE)
+                settings = replace(OWN_PROCESS, lane_nice=self._lane_nice)
                 opened = opener_of(self._name)(settings) if self._name else None
                 context = opened or default_device(settings)
                 self._device = await self._stack.enter_async_context(context)

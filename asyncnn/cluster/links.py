@@ -18,7 +18,7 @@ from math import ceil
 from typing import Any, ClassVar, TypeAlias, cast
 
 from asyncnn.cluster.exchange import RunOrder, Sent
-from asyncnn.cluster.hosting import HostFacts, ReplicaHost
+from asyncnn.cluster.hosting import LANE_NICE, HostFacts, ReplicaHost
 from asyncnn.cluster.streams import ClientEnd
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -36,6 +36,9 @@ LOCAL, AUTO = "local", "auto"
 
 _CALLS = 100_000
 """Calls of an actor that may be under way; what bounds them is dispatch."""
+
+_USUAL_NICE = 15
+"""That of Ray's actors, which only lanes have where the cluster is started here."""
 
 _PINGS = 5
 _WATCH_S = 5.0
@@ -139,6 +142,7 @@ class Cluster:
             asked = ceil(self._settings.most * self._settings.cpus)
             Cluster._cpus = max(os.cpu_count() or 1, asked)
             options |= {"num_cpus": Cluster._cpus, "include_dashboard": False}
+            options["_system_config"] = {"worker_niceness": 0}  # that is for lanes
         elif where != AUTO:
             host, _, port = where.rpartition(":")
             # Ray itself tries for a minute.
@@ -156,7 +160,8 @@ class Cluster:
             max_task_retries=0,  # what may have been run is for dispatch to decide
             scheduling_strategy="SPREAD",
         )
-        return kind.remote(device)
+        is_own = Cluster._where == LOCAL
+        return kind.remote(device, _USUAL_NICE if is_own else LANE_NICE)
 
     async def address_of(self, link: "ReplicaLink") -> str | None:
         """Return where an actor's node is; None if calls of actors are encrypted."""

@@ -62,9 +62,6 @@ class Lanes(ABC):
     of which nobody has reported the end. What has ended goes to ``inbox``, or to
     `_finish_here` on its lane if it ``ends_anywhere``. Thread-safe, but for `_deliver`,
     and for what others read from ``run_queue``: its numbers may be a moment old.
-
-    ``nice`` is added to the nice value that threads have from the loop's.
-
     They take no work once there is a ``refusal``, which makes the error that says why.
     """
 
@@ -78,7 +75,6 @@ class Lanes(ABC):
         nice: int = 0,
     ) -> None:
         self.name = name
-        self._nice = nice
         self.count = count
         self.run_queue = run_queue
         self.open: dict[Work, None] = {}
@@ -412,7 +408,7 @@ class Lanes(ABC):
 
     def _serve(self, lane: Lane) -> None:
         # No name here refers to the work: its memory is freed while the thread sleeps.
-        os.nice(self._nice)  # of this thread
+        os.nice(self._natives.nice)  # of this thread
         has_ended = False
         while True:
             ended: deque[Work] = deque()

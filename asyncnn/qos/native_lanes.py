@@ -197,7 +197,7 @@ class NativeLanes:
         nice: int,
     ) -> None:
         self._name = name
-        self._nice = nice
+        self.nice = nice
         self._count = count
         self._inbox = inbox
         self._make_port = make_port
@@ -224,7 +224,7 @@ class NativeLanes:
                     partial(self.port.bring, self.returned, self._take_back)
                 )
                 _open.add(self)
-            nice = self._nice + (NICE if idle is self.idle_nice else 0)
+            nice = self.nice + (NICE if idle is self.idle_nice else 0)
             lane = NativeLane(self.port.lane(self._name, nice), idle)
         except OSError:  # Python's do as well
             return False

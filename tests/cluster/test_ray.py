@@ -74,6 +74,14 @@ async def test_results_are_those_of_the_device_here(
         assert np.array_equal((await prepared.run([x, x]))[0], expected[0])
 
 
+async def test_loops_of_actors_come_before_other_processes(
+    device: asyncnn.Device,
+) -> None:
+    links = device.hal.links.values()  # type: ignore[attr-defined]
+    for link in links:
+        assert await link.call("__ray_call__", lambda _: os.nice(0)) == 0
+
+
 async def test_a_cancelled_run_stops_on_its_node(device: asyncnn.Device) -> None:
     prepared = await device.prepare(counting_up())
     running = asyncio.ensure_future(prepared.run([FOREVER], loop_timeout=600))

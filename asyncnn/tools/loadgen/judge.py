@@ -7,9 +7,9 @@ import asyncio
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,14 @@ from asyncnn.tools.conformance.suite import opened_by
 from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, loadgen_module
 from asyncnn.tools.loadgen.library import AnswerAccuracy, Library
 from asyncnn.tools.loadgen.systems import Answers, System
-from asyncnn.tools.loadgen.ways import QueryWay, latency_s, system_of
+from asyncnn.tools.loadgen.ways import (
+    SERVED,
+    QueryWay,
+    TaskSystem,
+    latency_s,
+    served_model,
+    system_of,
+)
 from asyncnn.tools.samples import Tolerance
 
 _DETAIL_LOG = "mlperf_log_detail.txt"
@@ -283,20 +290,34 @@ async def run_all(options: JudgedRunOptions) -> JudgedRunReport:
     reports: list[WayReport] = []
     name = version = ""
     for transport, path in options.ways:
-        extensions = options.extensions, options.extension_places
-        async with opened_by(transport, options.device, *extensions) as device:
-            name, version = device.name, device.version
-            prepared = await device.prepare(options.named)
-            way = QueryWay(transport, path)
-            alone_s = await latency_s(prepared, options.library)
+        way = QueryWay(transport, path)
+        async with _reached(options, way) as reached:
+            name, version, alone_s, system = reached
             settings = _settings(options, alone_s)
-            async with system_of(
-                prepared, options.library, way, options.scenario
-            ) as system:
-                reports.append(await _run(options, way, settings, system))
+            reports.append(await _run(options, way, settings, system))
     return JudgedRunReport(
         options.model, name, version, all(r.verdict.valid for r in reports), (*reports,)
     )
+
+
+@asynccontextmanager
+async def _reached(
+    options: JudgedRunOptions, way: QueryWay
+) -> AsyncIterator[tuple[str, str, float, System]]:
+    """Go a way: to what device of which version, how long a run takes, the system."""
+    named, library = options.named, options.library
+    if way.transport.startswith(SERVED):
+        async with served_model(way.transport, named, library) as served:
+            alone_s = await latency_s(partial(served.execute, 0))
+            async with TaskSystem(served.execute).serving() as system:
+                yield served.server, served.version, alone_s, system
+        return
+    extensions = options.extensions, options.extension_places
+    async with opened_by(way.transport, options.device, *extensions) as device:
+        prepared = await device.prepare(named)
+        alone_s = await latency_s(prepared.reusable(list(library.inputs[0])).run)
+        async with system_of(prepared, library, way, options.scenario) as system:
+            yield device.name, device.version, alone_s, system
 
 
 async def _run(

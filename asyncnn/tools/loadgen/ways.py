@@ -6,7 +6,7 @@ bounds of what any can reach.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
     AbstractAsyncContextManager,
@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from threading import local
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.axes import as_options, example_shapes
 from asyncnn.runtime.burst import Burst
@@ -54,6 +54,9 @@ TRANSPORTS = IN_PROCESS, REMOTE
 THREADSAFE, BURST = "threadsafe", "burst"
 PATHS = (THREADSAFE, *get_args(HalPath), BURST)
 """How queries reach the device: launched by LoadGen's thread, or by a HAL call."""
+
+SERVED = "grpc://"
+"""Begins the transport to a model of a server: ``grpc://HOST:PORT/NAME``."""
 
 _TRIED = 8
 
@@ -174,9 +177,9 @@ def _blocking(burst: Burst, library: Library) -> Execute:
     return execute
 
 
-async def latency_s(prepared: PreparedModel, library: Library) -> float:
+async def latency_s(run: Callable[[], Awaitable[object]]) -> float:
     """Return about how many seconds an execution takes, one after the other."""
-    batch = await timed(prepared.reusable(list(library.inputs[0])).run)
+    batch = await timed(run)
     return median((await batch(_TRIED))[OWN][_TRIED // 2 :]) / 1e6
 
 
@@ -268,6 +271,70 @@ async def threads_system(
     executes = [litert_execute(path, library) for _ in range(threads)]
     with ThreadsSystem(executes).serving() as system:
         yield system
+
+
+class ServedModel(NamedTuple):
+    """A server of the Open Inference Protocol, and what has it execute a sample."""
+
+    server: str
+    version: str
+    execute: AwaitExecute
+
+
+@asynccontextmanager
+async def served_model(
+    transport: str, named: NamedModel, library: Library
+) -> AsyncIterator[ServedModel]:
+    """Reach a model by gRPC, each sample a call as clients of its server make them.
+
+    :raises InvalidArgumentError: if no model is named, or a package is missing.
+    :raises GeneralFailureError: if it does not answer, or refuses a call.
+    """
+    address, _, name = transport.removeprefix(SERVED).partition("/")
+    if not (address and name):
+        raise InvalidArgumentError(
+            f"{transport} names no model", hint="grpc://HOST:PORT/NAME"
+        )
+    try:
+        import grpc.aio  # type: ignore[import-untyped]
+
+        from asyncnn.oip.datatypes import datatype_of
+        from asyncnn.oip.messages import SERVICE, message_class
+    except ImportError as error:
+        raise InvalidArgumentError(
+            f"calls by gRPC need packages: {error}", hint="pip install asyncnn[oip]"
+        ) from error
+
+    def sent(inputs: Sequence[Array]) -> bytes:
+        message = message_class("ModelInferRequest")(model_name=name)
+        for info, array in zip(named.inputs, inputs, strict=True):
+            kind, shape = datatype_of(array), array.shape
+            message.inputs.add(name=info.name, datatype=kind, shape=shape)
+            message.raw_input_contents.append(array.tobytes())
+        data: bytes = message.SerializeToString()
+        return data
+
+    samples = list(map(sent, library.inputs))
+    async with grpc.aio.insecure_channel(
+        address, options=(("grpc.max_receive_message_length", -1),)
+    ) as channel:
+
+        async def told(method: str, data: bytes = b"") -> Any:
+            call = channel.unary_unary(f"/{SERVICE}/{method}")
+            try:
+                return message_class(f"{method}Response").FromString(await call(data))
+            except grpc.aio.AioRpcError as error:
+                words = f"{transport}: {error.details()}"
+                raise GeneralFailureError(words) from None
+
+        async def execute(number: int) -> Sequence[Array]:
+            answer = await told("ModelInfer", samples[number])
+            names = [each.name for each in answer.outputs]
+            found = dict(zip(names, answer.raw_output_contents, strict=True))
+            return [np.frombuffer(found[i.name], np.uint8) for i in named.outputs]
+
+        server = await told("ServerMetadata")
+        yield ServedModel(server.name, server.version, execute)
 
 
 def _nothing(number: int) -> Sequence[Array]:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+import asyncnn
+from asyncnn import oip
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.tools.conformance.suite import opened_by
 from asyncnn.tools.loadgen import Scenario, Settings, ways
@@ -70,6 +72,41 @@ async def test_every_way_answers_rightly(
         if transport == "inprocess":
             done = device.hal.statistics().executions  # type: ignore[attr-defined]
             assert done.queued == done.running == 0
+
+
+@pytest.mark.parametrize("name", ["sum", "none", ""])
+async def test_a_model_of_a_server_is_asked_by_its_protocol(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "sum.asyncnn"
+    asyncnn.save(NAMED, path)
+    async with asyncnn.open_device("reference") as device:
+        repository = oip.Repository(device, [oip.NamedFile("sum", "1", path)])
+        await repository.load_all()
+        async with oip.rpc_served(repository, oip.Address.of(":0")) as address:
+            options = JudgedRunOptions(
+                model=str(path),
+                extensions=(),
+                extension_places=(),
+                device=None,
+                target_qps=None,
+                latency_bound_s=5,
+                log_dir=None,
+                named=NAMED,
+                library=Library(NAMED, SAMPLES, goldens=RIGHT),
+                ways=((f"grpc://{address}/{name}", "async"),),
+                scenario=Scenario.OFFLINE,
+                queries=1,
+                seconds=0,
+                accuracy=True,
+            )
+            if name != "sum":
+                with pytest.raises(AsyncnnError, match="no model"):
+                    await run_all(options)
+                return
+            (run,) = (await run_all(options)).runs
+            assert run.accuracy is not None
+            assert (run.accuracy.right, run.accuracy.answers) == (6, 6)
 
 
 async def test_verdicts_and_logs_are_loadgens_own(tmp_path: Path) -> None:
