@@ -24,11 +24,10 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.conformance.suite import opened_by
 from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, loadgen_module
 from asyncnn.tools.loadgen.library import AnswerAccuracy, Library
-from asyncnn.tools.loadgen.systems import Answers, System
+from asyncnn.tools.loadgen.systems import Answers, LoopSystem, System
 from asyncnn.tools.loadgen.ways import (
     SERVED,
     QueryWay,
-    TaskSystem,
     latency_s,
     served_model,
     system_of,
@@ -42,6 +41,9 @@ _HELD = {"Offline": 32, "MultiStream": 8}
 
 _LEAVING_S = 2.0
 """How long a run that was interrupted may take to end by itself."""
+
+_CALLS = 64
+"""Of a server at a time: it refuses more than it has room for."""
 
 _THREAD = "loadgen"
 
@@ -309,7 +311,8 @@ async def _reached(
     if way.transport.startswith(SERVED):
         async with served_model(way.transport, named, library) as served:
             alone_s = await latency_s(partial(served.execute, 0))
-            async with TaskSystem(served.execute).serving() as system:
+            calls = LoopSystem([served.execute] * _CALLS)
+            async with calls.serving() as system:
                 yield served.server, served.version, alone_s, system
         return
     extensions = options.extensions, options.extension_places
