@@ -125,7 +125,7 @@ def _dequantize_linear(node: OnnxNode) -> Value:
     form = form_of(value.dtype, scale, zero_point)
     if value.data is not None:
         channels = None
-        if form is None and scale.rank == 1 and value.rank:
+        if form is None and scale.rank == 1 and scale.shape[0] > 1:
             channels = _per_channel(node, value, node.axis(axis, value.rank))
         if form or channels:
             codes = draft.quantized(value.data, form or channels or Form(F32))

@@ -72,7 +72,9 @@ def loading_tflite(
         graph = chosen_graph(contents, signature)
         region = partial(region_of_graph, contents, graph, memory, input_shapes)
         is_wanted = not strict and (
-            _loses_nothing(contents, graph, input_shapes) or _is_wide(graph)
+            _loses_nothing(contents, graph, input_shapes)
+            or _is_wide(graph)
+            or _is_shaped_by_values(contents, graph)
         )
         if is_wanted:
             # What is wrong with it, if anything, its translation says in more words.
@@ -149,6 +151,33 @@ def _is_wide(graph: Graph) -> bool:
         and (each.name != "CAST" or "FLOAT" in graph.tensors[each.inputs[0]].type)
         for index in each.outputs[:1]
     )
+
+
+_LENGTHS = {
+    **dict.fromkeys(("FILL", "TRANSPOSE_CONV"), 0),
+    **dict.fromkeys(("BROADCAST_TO", "RESHAPE", "RESIZE_BILINEAR"), 1),
+    **dict.fromkeys(("MIRROR_PAD", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR"), 1),
+    "SLICE": 2,
+    "TILE": 1,
+}
+"""Inputs that say which lengths results of operators have."""
+
+
+def _is_shaped_by_values(contents: Contents, graph: Graph) -> bool:
+    """Tell whether values of inputs decide lengths, which a translation takes as given.
+
+    Most are computed of the lengths of inputs, by SHAPE.
+    """
+    if not graph.index and not runnable.may_surprise(contents):
+        return False
+    told = {*graph.inputs}
+    for each in graph.operators:
+        place = _LENGTHS.get(each.name, -1)
+        if 0 <= place < len(each.inputs) and each.inputs[place] in told:
+            return True
+        if each.name not in ("SHAPE", "RANK") and not told.isdisjoint(each.inputs):
+            told.update(each.outputs)
+    return False
 
 
 def is_hybrid(graph: Graph) -> bool:

@@ -435,3 +435,15 @@ async def test_a_result_is_rounded_once(
         {"x": shape},
     )
     await compare(proto, lsb=0)
+
+
+async def test_one_scale_has_no_axis() -> None:
+    x = np.array([[1, -2, 3]], np.float32)
+    weights = {"b": np.array([4, 5, 6], np.int32), "s": np.array([0.5], np.float32)}
+    nodes = [
+        node("DequantizeLinear", ["b", "s"], ["r"]),  # whose axis is 1
+        node("Add", ["x", "r"], ["y"]),
+    ]
+    file = model(nodes, [tensor("x", [1, 3])], ["y"], weights)
+    found = await results(imported(file), x=x)
+    np.testing.assert_array_equal(found["y"], [[3, 0.5, 6]])

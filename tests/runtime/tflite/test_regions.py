@@ -124,6 +124,16 @@ class TestResults:
             async with prepared.runner(path) as run:
                 assert_equal(await run(inputs), expected)
 
+    @pytest.mark.parametrize("name", ["RESHAPE", "BROADCAST_TO", "TILE"])
+    async def test_values_of_inputs_may_say_lengths(
+        self, device: Device, name: str
+    ) -> None:
+        file = one(name, [f32(1, 6), T(np.int32, (2,))], f32(1, 6))
+        lengths = np.array([3, 2] if name == "RESHAPE" else [4, 6], np.int32)
+        inputs = [np.arange(6, dtype=np.float32)[None], lengths]
+        outputs = await (await device.prepare(load(file))).run(inputs)
+        assert_equal(outputs, by_litert(file, inputs))
+
     async def test_a_branch_may_give_a_result_twice(self, device: Device) -> None:
         prepared = await device.prepare(load(same_results()))
         x = np.array([0, 7, 1], np.int32)  # LiteRT itself leaves the second one out

@@ -86,8 +86,12 @@ def of_integers() -> bytes:
 
 
 def of_lengths_that_a_run_tells() -> bytes:
-    x, shape, y = f32(2, 3), i32(2), f32(3, 2)
-    return write([Op("RESHAPE", [x, shape], [y], "ReshapeOptions")], [x, shape], [y])
+    x, like, shape, y = f32(2, 3), f32(3, 2), i32(2), f32(3, 2)
+    operators = [
+        Op("SHAPE", [like], [shape], "ShapeOptions", {"OutType": 2}),
+        Op("RESHAPE", [x, shape], [y], "ReshapeOptions"),
+    ]
+    return write(operators, [x, like], [y])
 
 
 def of_integer_weights() -> bytes:
