@@ -48,10 +48,17 @@ def around(
     )
 
 
+SMALL = 127
+
+
 async def compare(
-    proto: Any, expected: list[str] | None = None, lsb: int = LSB
+    proto: Any, expected: list[str] | None = None, lsb: int = LSB, most: int = 255
 ) -> None:
-    """Run a model on random bytes here and in ONNX Runtime."""
+    """Run a model on random bytes, up to ``most``, here and in ONNX Runtime.
+
+    Its integer kernels add two products of uint8 and int8 in 16 bits, and saturate,
+    where the processor has no instruction for four: not with ``SMALL`` ones.
+    """
     named = imported(proto)
     if expected is not None:
         assert operations(named) == expected
@@ -59,7 +66,11 @@ async def compare(
     for info in named.inputs:
         limits = np.iinfo(info.dtype)
         inputs[info.name] = RNG.integers(
-            limits.min, limits.max, info.dimensions, info.dtype, endpoint=True
+            limits.min,
+            min(limits.max, most),
+            info.dimensions,
+            info.dtype,
+            endpoint=True,
         )
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = (
@@ -276,7 +287,7 @@ async def test_qlinear_convolutions(channels: int) -> None:
         [tensor("y", None, np.uint8)],
         weights,
     )
-    await compare(proto, ["CONV_2D"])
+    await compare(proto, ["CONV_2D"], most=SMALL)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -291,7 +302,7 @@ async def test_integer_products_are_exact(dtype: Any) -> None:
             "w_z": np.int8(-2),
         },
     )
-    await compare(proto, lsb=0)
+    await compare(proto, lsb=0, most=SMALL)
 
 
 async def test_dynamic_quantisation_is_right_to_a_step() -> None:
@@ -331,7 +342,7 @@ async def test_quantised_convolutions_of_signals(groups: int, scales: int) -> No
         [tensor("y", None, np.uint8)],
         weights,
     )
-    await compare(proto)
+    await compare(proto, most=SMALL)
 
 
 @pytest.mark.parametrize(
