@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -1432,6 +1433,8 @@ Job_dealloc(Job *self)
  * buffers by it. One that ends when its port has gone stays for good, since no
  * lane can free what is Python's. */
 
+enum { LOOK_NS = 200000, LONG_YIELD_NS = 50000 };
+
 typedef struct {
     int references;
     int fd;
@@ -1446,6 +1449,8 @@ typedef struct Thread {
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     Control *next;
+    int64_t left_ns;    /* when the last run ended; the thread's own, as the next one */
+    int64_t between_ns; /* from there to the run behind it */
     int sleeps;
     int is_closing;
     int has_ended;
@@ -1507,6 +1512,29 @@ push(Outlet *outlet, Control *control)
         signal_outlet(outlet);
 }
 
+/* Look for the next run for some time, if the last one came that soon; tell whether to
+ * take it, or to close.
+ *
+ * To wake a lane up takes as long as a short run. Others may have the processor between
+ * two looks; where somebody wants it for long, waking up costs no more than this. */
+static bool
+looks_on(Thread *self)
+{
+    if (self->nice || self->between_ns > LOOK_NS)
+        return false;
+    for (int64_t now = now_ns(), before; now - self->left_ns < LOOK_NS;) {
+        sched_yield();
+        if (load(&self->next) || load(&self->is_closing))
+            return true;
+        before = now;
+        now = now_ns();
+        if (now - before > LONG_YIELD_NS)
+            break;
+    }
+    self->between_ns = INT64_MAX;
+    return false;
+}
+
 /* Take the next run as soon as there is one; NULL if the lane closes.
  *
  * The loop stores `next`, then loads `sleeps`; the lane stores `sleeps`, then loads
@@ -1521,6 +1549,8 @@ take(Thread *self)
         Control *taken = __atomic_exchange_n(&self->next, NULL, __ATOMIC_SEQ_CST);
         if (taken || load(&self->is_closing))
             return taken;
+        if (looks_on(self))
+            continue;
         pthread_mutex_lock(&self->mutex);
         store(&self->sleeps, 1);
         while (!load(&self->next) && !load(&self->is_closing))
@@ -1555,9 +1585,11 @@ serve(void *given)
     for (Control *control; (control = take(self));) {
         int64_t cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID);
         control->started_ns = now_ns();
+        self->between_ns = control->started_ns - self->left_ns;
         control->outcome = run_steps(control);
         control->ended_ns = now_ns();
         control->cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
+        self->left_ns = control->ended_ns;
         push(self->outlet, control);
     }
     store(&self->has_ended, 1);
@@ -1613,6 +1645,7 @@ Lane_init(Lane *self, PyObject *args, PyObject *kwargs)
     pthread_mutex_init(&thread->mutex, NULL);
     pthread_cond_init(&thread->wake, NULL);
     thread->nice = nice;
+    thread->between_ns = INT64_MAX;
     thread->forks = forks;
     snprintf(thread->name, sizeof thread->name, "%s", name);
     if (!start(thread)) {
