@@ -32,6 +32,7 @@ from asyncnn.devices.device_settings import (
     with_options,
 )
 from asyncnn.devices.own_devices import default_device, default_device_name
+from asyncnn.devices.process_wide import bound_heaps
 from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
@@ -83,6 +84,7 @@ def serve_until_stopped(
         raise InvalidArgumentError("--until-eof needs a pipe as standard input")
     # Now, as what is opened before the server would fail with less to say.
     require_descriptors(ServiceLimits(), _OF_THE_LOOP)
+    bound_heaps()
     with logging_to_stderr(level, as_json=as_json):
         load_kernels()
         asyncio.run(_serve(published, until_eof=until_eof))

@@ -1,6 +1,8 @@
 """What a device changes of its process: nothing, unless it is asked to."""
 
 import gc
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -128,3 +130,40 @@ class TestDriverProcesses:
         async with asyncnn.connect(settings=file, supervised=True) as device:
             outputs = await (await device.prepare(telling())).run(ANYTHING)
         assert outputs["facts"] == pytest.approx([INTERVAL_S, 1])
+
+
+_HEAPS_OF_THREADS = """
+import ctypes, sys, threading
+from asyncnn.devices.process_wide import bound_heaps
+library = ctypes.CDLL(None)
+library.fdopen.restype = ctypes.c_void_p
+if sys.argv[1:]:
+    bound_heaps()
+together = threading.Barrier(6)
+def allocate():
+    together.wait()
+    library.malloc(1000)
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+out = ctypes.c_void_p(library.fdopen(1, b"w"))
+library.malloc_info(0, out)
+library.fflush(out)
+"""
+
+
+def heaps(*bounded: str) -> int:
+    """Return how many heaps a process has six threads of which have allocated."""
+    command = [sys.executable, "-c", _HEAPS_OF_THREADS, *bounded]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return ran.stdout.count("<heap nr=")
+
+
+def test_threads_of_a_driver_share_two_heaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert heaps("bounded") <= 2 < heaps()
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    assert heaps("bounded") == 1

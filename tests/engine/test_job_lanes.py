@@ -85,6 +85,31 @@ def test_it_runs_while_the_interpreter_is_held(desk: Desk) -> None:
     np.testing.assert_array_equal(y, x + 1)
 
 
+def test_a_lane_looks_for_its_next_run_for_a_moment_only(desk: Desk) -> None:
+    chain, lane = Links(), desk.lane()
+    for number in range(100):
+        chain.offer(lane, number)
+        assert desk.wait() == [number]
+    begun = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - begun < 0.05
+    _, x, y = chain.offer(lane)  # by then it sleeps
+    assert desk.wait() == ["token"]
+    np.testing.assert_array_equal(y, x + 1)
+
+
+def test_a_lane_that_looks_for_its_next_run_ends(desk: Desk) -> None:
+    for _ in range(50):
+        chain, lane = Links(), desk.lane()
+        for number in range(3):
+            chain.offer(lane, number)
+            assert desk.wait() == [number]
+        lane.close()
+        due = time.monotonic() + LIMIT_S
+        while not lane.has_ended:
+            assert time.monotonic() < due
+
+
 @pytest.mark.parametrize("at", [0, 2])
 def test_a_stop_ends_the_segment_under_way(desk: Desk, at: int) -> None:
     chain, lane = Links(3), desk.lane()
