@@ -136,8 +136,8 @@ class WaitingHost(ReplicaHost):
     One run waits at a time, ``slowness`` times as long.
     """
 
-    def __init__(self, slowness: str, lane_nice: int) -> None:
-        super().__init__("reference", lane_nice)
+    def __init__(self, slowness: str, *lane_nice: int) -> None:
+        super().__init__("reference", *lane_nice)
         self._slowness = float(slowness)
         self._lane = asyncio.Lock()
 
