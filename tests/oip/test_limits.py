@@ -273,7 +273,7 @@ def test_an_address_is_a_host_and_a_port(
 
 @pytest.mark.parametrize("option", ["", "name", "=file", "a/b=file", ":1=file"])
 def test_a_model_has_a_name_and_a_file(option: str) -> None:
-    assert NamedFile.of("a:2=b=c") == ("a", "2", Path("b=c"))
+    assert NamedFile.of("a:2=b=c") == ("a", "2", Path("b=c"), None)
     with pytest.raises(InvalidArgumentError, match="names no model"):
         NamedFile.of(option)
 

@@ -128,8 +128,9 @@ def virtual_bytes_of(driver: DriverProcess) -> int:
 
 
 async def test_memory_that_has_run_out_fails_calls_and_comes_back(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")  # others have room set aside
     with limited_driver(tmp_path) as driver:
         assert await is_served(driver.path)
         client = await RawClient.connect(driver.path).greet()
