@@ -151,10 +151,8 @@ class _Head:
         if survey is None:
             for position, index in enumerate(inputs):
                 if index in inputs[position + 1 :]:  # which has the value
-                    place = self._described(
-                        *(graph.tensors[index], shapes.get(index)),
-                        name=f"input_{position}",
-                    )
+                    name, shape = f"input_{position}", shapes.get(index)
+                    place = self._described(graph.tensors[index], shape, name=name)
                     inputs[position] = len(tensors)
                     tensors.append(place)
             unmade = {e.index for e in graph.tensors if e.stored is not None}
@@ -163,10 +161,8 @@ class _Head:
             for position, index in enumerate(outputs):
                 if index in unmade:
                     outputs[position] = len(tensors)
-                    place = self._described(
-                        *(graph.tensors[index], shapes.get(index)),
-                        name=f"output_{position}",
-                    )
+                    name, shape = f"output_{position}", shapes.get(index)
+                    place = self._described(graph.tensors[index], shape, name=name)
                     steps.append(self._added(self._adding + 1, [index], place, tensors))
                 unmade.add(index)
         return file.table(
