@@ -282,9 +282,10 @@ BURSTS = PlacedBench(
     _TITLES,
     _GROUPS,
     goals=[
-        Goal("burst", "pipe", 0.12, 0.2),
-        # What an execution adds to its two messages depends least on the machine.
-        Goal("burst", "queue", 8.0),
+        Goal("burst", "pipe", 0.12, 0.5),
+        # What an execution adds to its two messages is Python, as is this part of it:
+        # machines differ in what that takes, and in what it takes to wake a peer.
+        Goal("burst", "part_execute", 5.0),
         Goal("burst", "grpc_aio", 1 / 75, 1 / 50),
         Goal("burst", "iceoryx2", 0.6, 1.0),
         Goal("queue", "pipe", 0.06, 0.1),
@@ -294,8 +295,8 @@ BURSTS = PlacedBench(
         *_STREAM_GOALS,
     ],
     together=[
-        Goal("burst", "pipe", 0.65, 1.0),
-        Goal("burst", "queue", 2.0),
+        Goal("burst", "pipe", 0.65, 1.5),
+        Goal("burst", "part_execute", 7.0),
         Goal("burst", "grpc_aio", 1 / 23, 1 / 15),
         Goal("queue", "pipe", 0.5, 0.6),
         # What is wanted here is that sleeping costs no more than a blocking peer's.
@@ -314,7 +315,7 @@ BURSTS = PlacedBench(
     constants={"a millisecond": 1000.0},
 )
 
-HEADLINE = Goal("burst", "best pipe", 0.35, 0.5)
+HEADLINE = Goal("burst", "best pipe", 0.35, 1.0)
 """Of a burst across CPUs and a Pipe where that is at its best."""
 
 
