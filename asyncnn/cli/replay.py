@@ -135,6 +135,7 @@ def replay(asked: ReplayOptions) -> None:
     from asyncnn.tools.samples import Tolerance
 
     is_exact = asked.rtol is asked.atol is None and not asked.lsb
+    tolerance = Tolerance.asked(asked.lsb, asked.rtol, asked.atol)
     request = ReplayRequest(
         record=read_record(asked.file),
         device=asked.device,
@@ -142,9 +143,7 @@ def replay(asked: ReplayOptions) -> None:
         extensions=asked.extension or (),
         paced=asked.paced,
         rounds=5 if asked.bench else 1,
-        allowed=None
-        if is_exact
-        else Tolerance.asked(asked.lsb, asked.rtol, asked.atol),
+        allowed=None if is_exact else tolerance,
     )
     part = Path(f"{asked.file}.cut")
     check_writable(part if asked.bisect else None)

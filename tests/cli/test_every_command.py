@@ -25,15 +25,7 @@ Command = Callable[..., Ran]
 NUMBER = re.compile(r"(--[a-z-]+) .*?(?:<int|<float|<list.int|INTEGER|FLOAT)")
 """An option of a number in a line of help."""
 
-WITHOUT_NUMBERS = {
-    "demo",
-    "inspect",
-    "devices",
-    "capabilities",
-    "graph",
-    "record",
-    "replay",
-}
+WITHOUT_NUMBERS = {"demo", "inspect", "devices", "capabilities", "graph", "record"}
 MODEL = asyncnn.bundled_file("digits_float.asyncnn")
 
 
@@ -48,7 +40,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
 def asked(path: tuple[str, ...]) -> list[object]:
     """Return a command line with what the command cannot do without."""
     words: list[object] = [*path]
-    if path[0] in ("run", "compare", "diff") or path == ("loadgen", "run"):
+    if path[0] in ("run", "compare", "diff", "replay") or path == ("loadgen", "run"):
         words.append(MODEL)
     if path[0] == "compare":
         words += ["--with", "litert"]

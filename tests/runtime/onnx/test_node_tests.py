@@ -18,6 +18,7 @@ async def test_some_of_each_operator_are_right_or_refused() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(300)
 def test_nearly_all_pass_and_none_is_wrong() -> None:
     judged = judge_all(node_tests())
     inside = [one for one in judged if one.state != "outside"]
