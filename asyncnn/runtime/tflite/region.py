@@ -118,7 +118,10 @@ def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) 
     """
     if len(contents.graphs) > 1 or input_shapes or runnable.may_surprise(contents):
         return False
-    if any(each.name in runnable.OWN_CUSTOM for each in graph.operators):
+    # What C finds sound has builtin operators alone.
+    if graph.survey is None and any(
+        each.name in runnable.OWN_CUSTOM for each in graph.operators
+    ):
         return False  # an extension may have them
     if is_hybrid(graph) or sum(estimated_of_graph_ns(graph)) > _MOST_NS:
         return False
