@@ -85,7 +85,7 @@ typedef struct {
     const Type *type;
     uint64_t scales;
     int32_t rank, shape[RANK];
-    bool is_made, is_end, is_read;
+    bool is_made, is_end, is_read, is_misaxed;
     uint64_t buffer, start, size; /* of a constant's bytes, none of others */
     double elements, scale;
 } Tensor;
@@ -264,6 +264,9 @@ read_scales(File *file, const Rules *rules, Tensor *tensor, uint64_t at)
     Vector scales = vector(file, &table, 2, 4), points = vector(file, &table, 3, 8);
     uint64_t kind = number(file, &table, 4, 1), details = field(file, &table, 5, 4);
     uint64_t axis = number(file, &table, 6, 4), count = scales.count;
+    /* Some files have a bias whose scales are of an axis that only the filter has. */
+    tensor->is_misaxed = count > 1 && tensor->rank == 1 && axis;
+    axis = tensor->is_misaxed ? 0 : axis;
     if (kind || details || points.count != count || (count < 2 && axis)
         || (count > 1 && axis >= (uint64_t)tensor->rank)
         || (count > 1 && (uint64_t)tensor->shape[axis] != count))
@@ -623,7 +626,7 @@ read_file(Scan *scan)
     check_ends(scan, scan->outputs, true);
     EACH(tensor_tables) {
         Tensor *own = &scan->tensors[i];
-        own->is_kept = (own->is_read || !own->size) && !own->is_end;
+        own->is_kept = (own->is_read || !own->size) && !own->is_end && !own->is_misaxed;
     }
     Extent *holes = PyMem_Calloc((size_t)scan->buffer_tables.count + 1, sizeof *holes);
     if (!holes || file->lacks_memory)

@@ -199,8 +199,8 @@ class _Head:
         ends = {*graph.inputs, *graph.outputs}
         for index in np.flatnonzero(tensors["is_kept"] == 0).tolist():
             name = f"tensor_{index}" if index in ends else ""
-            tensor = graph.tensors[index]
-            places[index] = self._described(tensor, shapes.get(index), name=name)
+            tensor, shape = graph.tensors[index], shapes.get(index)
+            places[index] = self._described(tensor, shape, tensor.buffer, name)
         return places
 
     def _tensors(self, graph: Graph, shapes: dict[int, Shape]) -> list[Place]:

@@ -75,10 +75,12 @@ def layers() -> bytes:
     """Return a file of a few layers, with all that the scan looks at."""
     x, hidden, y = i8(1, 4, 4, 2), i8(1, 4, 4, 4), i8(1, 64)
     weights = ramp((4, 1, 1, 2), np.int8, scale=(0.5, 0.25, 0.1, 0.2))
+    # Some files say so of a bias, which has one axis.
+    bias = ramp((4,), np.int32, scale=(0.025, 0.0125, 0.005, 0.01), axis=3)
     shape = Op("RESHAPE", [hidden, const([1, 64])], [y], "ReshapeOptions")
     padded = Op("PAD", [y, const([[0, 0], [1, 1]])], [i8(1, 66)], "PadOptions")
     return write(
-        [conv_2d(x, weights, None, hidden), shape, padded],
+        [conv_2d(x, weights, bias, hidden), shape, padded],
         [x],
         padded.outputs,
         signatures=[Signature("serve", {"in": x}, {"out": padded.outputs[0]})],
