@@ -107,8 +107,8 @@ def check_oip(asked: ServeOptions) -> None:
             "--model is for clients of the Open Inference Protocol",
             hint="say where: --oip :8000, --grpc :8001",
         )
-    needing = "oip", "grpc", "state", "tls_cert", "tls_key", "token_file"
-    for option in (*needing, "shared_memory"):
+    needy = "oip", "grpc", "state", "tls_cert", "tls_key", "token_file", "shared_memory"
+    for option in needy:
         if getattr(asked, option) not in (None, False) and not asked.model:
             raise InvalidArgumentError(
                 f"--{option.replace('_', '-')} needs a model to serve",

@@ -109,7 +109,7 @@ def _surely_fitting(subgraph: Subgraph, most_bytes: int | None) -> Steps[bool]:
         longest = max(longest, *counts)
         yield
     largest = max([size_of_data_bytes(*kind) for kind in kinds])
-    return largest * longest <= (most_bytes or all_memory_bytes())
+    return largest * longest <= all_memory_bytes(most_bytes)
 
 
 def _fits(subgraph: Subgraph, operation: Operation, most_bytes: int | None) -> bool:

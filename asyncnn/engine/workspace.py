@@ -45,7 +45,7 @@ class MeasuringScratch:
     def __init__(self, held_bytes: int = 0, most_bytes: int | None = None) -> None:
         self._held_bytes = held_bytes
         self._most_bytes = most_bytes
-        self._limit = most_bytes or all_memory_bytes()
+        self._limit = all_memory_bytes(most_bytes)
         self._used_bytes = 0
         self.transient_bytes = self.persistent_bytes = 0
 

@@ -265,8 +265,10 @@ def failure_of(
     return GeneralFailureError(f"{start}{type(error).__name__}: {reason}")
 
 
-def all_memory_bytes() -> int:
-    """Return how many bytes a process can have at most, however long it waits."""
+def all_memory_bytes(most_bytes: int | None = None) -> int:
+    """Return ``most_bytes``, or what a process can have, however long it waits."""
+    if most_bytes:
+        return most_bytes
     limits = [resource.getrlimit(kind)[0] for kind in _OF_MEMORY]
     given = [limit for limit in limits if limit != resource.RLIM_INFINITY]
     machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -305,7 +307,7 @@ def check_memory(needed_bytes: int, most_bytes: int | None) -> None:
 
     :raises ResourceExhaustedPersistentError: if not.
     """
-    most = needed_bytes and (most_bytes or all_memory_bytes())
+    most = needed_bytes and all_memory_bytes(most_bytes)
     if needed_bytes > most:
         limit = (
             "DeviceSettings.max_run_bytes is" if most_bytes else "a process can have"
