@@ -59,7 +59,7 @@ class Spreading:
         self._program = program
         self.most = most
         self._in_background = in_background
-        self._is_begun = self._is_ready = False
+        self._is_begun = self._is_ready = self._has_rested = False
         self._calm = 0
         self._trials = _TRIALS
         self._turns = self._turns_left = 0
@@ -108,7 +108,7 @@ class Spreading:
         is_calm = self._calm >= self._needed
         is_worth_it = is_calm and self._least_ns[0] >= WORTH_SPREADING_NS
         if is_worth_it and not self._is_begun:
-            self._is_begun = True
+            self._is_begun, self._has_rested = True, False
             self._in_background(self._widening())
 
     @property
@@ -132,7 +132,12 @@ class Spreading:
         return CALM_OF_LONG if least_ns < LONGEST_NS else CALM_OF_LONGEST
 
     def begin_anew(self) -> None:
-        """Keep to one thread until executions come again: the program was trimmed."""
+        """Keep to one thread until executions come again: the program is trimmed.
+
+        What is just being made for several is given back when it is there.
+        """
+        # First: who makes it ready sees this afterwards, or has done so already.
+        self._has_rested = True
         if self._is_ready:
             self._is_begun = self._is_ready = False
             self._calm = 0
@@ -140,11 +145,13 @@ class Spreading:
     def _widening(self) -> Steps[None]:
         try:
             yield from self._program.widening(self.most)
+            self._is_ready = True
         # One thread does as well where there is no memory or descriptor for more.
         except (AsyncnnError, OSError, MemoryError) as error:
             logger.info("a model keeps to one thread: %s", error)
-            return
-        self._is_ready = True
+        if self._has_rested:
+            self.begin_anew()
+            self._program.trim()
 
 
 class IModelBatching(IBatching[Any], Protocol):

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +29,7 @@ from asyncnn.qos import Client, acting_for
 from asyncnn.runtime.opening_devices import open_device
 from tests.measuring import best_of
 from tests.networks import chain
+from tests.waits import until
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
 from tests.devices.test_accelerated import X, layers
@@ -42,6 +45,7 @@ class FakeProgram(Program):
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.widened: list[int] = []
+        self.trimmed = 0
         self.failure = failure
 
     def widening(self, threads: int) -> Steps[None]:
@@ -49,6 +53,10 @@ class FakeProgram(Program):
         self.widened.append(threads)
         if self.failure is not None:
             raise self.failure
+
+    def trim(self) -> int:
+        self.trimmed += 1
+        return 0
 
 
 def decisions(
@@ -152,6 +160,28 @@ class TestDeciding:
         assert made[:CALM] == [1] * CALM
         assert made[-1] == 2
         assert program.widened == [2, 2]
+        assert not program.trimmed
+
+    def test_what_is_made_while_it_rests_is_given_back(self) -> None:
+        program, making = FakeProgram(), list[Steps[None]]()
+        decider = Spreading(program, 2, making.append)
+        for rests in (True, False):
+            made = decisions(decider, 50, lambda n: LONG_NS // n)
+            assert set(made) == {1}
+            if rests:
+                decider.begin_anew()
+            completed(making.pop())
+            assert program.trimmed == 1
+        assert decisions(decider, 50, lambda n: LONG_NS // n)[-1] == 2
+
+    def test_what_fails_while_it_rests_is_given_back_and_not_tried_again(self) -> None:
+        program, making = FakeProgram(MemoryError()), list[Steps[None]]()
+        decider = Spreading(program, 2, making.append)
+        decisions(decider, 50, lambda n: LONG_NS // n)
+        decider.begin_anew()
+        completed(making.pop())
+        decisions(decider, 50, lambda n: LONG_NS // n)
+        assert (program.trimmed, making) == (1, [])
 
     @pytest.mark.parametrize(
         "failure",
@@ -175,6 +205,9 @@ class Compiled:
         pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
         self.graphs: list[int] = []
         self.runs: list[int] = []
+        self.wide = weakref.WeakSet[CompiledGraph]()
+        self.may_widen = threading.Event()
+        self.may_widen.set()
         compile_ = CApiEngine.compile
         attempt = compiled_graph.GraphRun.attempt
 
@@ -184,7 +217,11 @@ class Compiled:
             self.graphs.append(threads)
             if threads > 1 and self.fail_with is not None:
                 raise self.fail_with
-            return compile_(engine, model, threads=threads, **others)
+            graph = compile_(engine, model, threads=threads, **others)
+            if threads > 1:
+                assert self.may_widen.wait(30)
+                self.wide.add(graph)
+            return graph
 
         def attempted(run: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
             self.runs.append(run._threads)
@@ -316,6 +353,12 @@ def test_an_interrupt_may_come_as_a_run_ends() -> None:
 
 
 class TestStayingReady:
+    async def ended(self, name: str) -> None:
+        """Wait until threads of a name have ended."""
+        for thread in threading.enumerate():
+            if thread.name == name:
+                await asyncio.to_thread(thread.join)
+
     async def test_sustained_speed_takes_no_memory_before_its_first_run(
         self, seen: Compiled
     ) -> None:
@@ -343,6 +386,23 @@ class TestStayingReady:
             statistics = await device.statistics()
             assert statistics.models[0].idle_bytes
             assert statistics.threads >= 1
+
+    async def test_what_is_being_made_as_a_device_becomes_idle_goes_too(
+        self, seen: Compiled
+    ) -> None:
+        settings = DeviceSettings(lanes=2, inline_below_us=0, idle_after_s=0.05)
+        async with open_device("accelerated", settings=settings) as device:
+            prepared = await device.prepare(layers(2), preference=FAST)
+            seen.may_widen.clear()
+            async with asyncio.timeout(30):
+                while 2 not in seen.graphs:
+                    await prepared.run(X)
+            await until(lambda: not device.hal.statistics().threads)
+            await self.ended("asyncnn-release")
+            seen.may_widen.set()
+            await self.ended("asyncnn-background")
+            assert not seen.wide
+            await TestThreads().widened(seen, lambda: prepared.run(X))
 
     @pytest.mark.parametrize("preference", [SUSTAINED, FAST])
     async def test_other_graphs_go_but_for_one(
