@@ -22,7 +22,8 @@ class OipLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     ``max_requests`` and ``max_bytes`` are of all requests under way, on both ports;
     more are refused, not queued, and one by HTTP has ``body_s`` seconds to come, as has
-    its answer to be taken. Each port has 64 connections more than requests.
+    its answer to be taken. Answers by gRPC that are not taken have ``max_bytes``, too.
+    Each port has 64 connections more than requests.
     ``max_sequences`` are open at a time, and one that is idle for ``sequence_idle_s``
     seconds ends. ``max_regions`` of shared memory are known at a time.
     """
@@ -88,7 +89,7 @@ class Admission:
 
     def __init__(self, limits: OipLimits) -> None:
         self.limits = limits
-        self.requests = self.bytes = 0
+        self.requests = self.bytes = self.answer_bytes = 0
 
     def enter(self, size: int) -> None:
         """Let a request of so many bytes in, until `leave`.
@@ -118,6 +119,20 @@ class Admission:
             most = limits.max_bytes
             raise too_many("bytes under way", "OipLimits.max_bytes", most)
         self.bytes += size
+
+    def hold(self, size: int) -> None:
+        """Let an answer have so many bytes until `release`.
+
+        :raises ResourceExhaustedTransientError: if too many are on their way.
+        """
+        most = self.limits.max_bytes
+        if self.answer_bytes + size > most:
+            raise too_many("bytes of answers to take", "OipLimits.max_bytes", most)
+        self.answer_bytes += size
+
+    def release(self, size: int) -> None:
+        """Give back what `hold` took."""
+        self.answer_bytes -= size
 
     def leave(self, size: int) -> None:
         """Give back what `enter` took."""

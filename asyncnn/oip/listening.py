@@ -3,11 +3,11 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc  # type: ignore[import-untyped]
 import uvicorn
@@ -54,13 +54,13 @@ class Security(NamedTuple):
     key: Path | None = None
     tokens: Tokens = Tokens()
 
-    def check(self) -> None:
-        """Check that TLS can be had from both files, or that there is none.
+    def context(self) -> ssl.SSLContext | None:
+        """Return what speaks TLS by both files, if it is to be spoken.
 
         :raises InvalidArgumentError: if it cannot.
         """
         if self.certificate is None and self.key is None:
-            return
+            return None
         if self.certificate is None or self.key is None:
             raise InvalidArgumentError(
                 "TLS needs a certificate and its key", hint="--tls-cert and --tls-key"
@@ -73,9 +73,11 @@ class Security(NamedTuple):
                 f"no TLS can be had from {self.certificate} and {self.key}: {error}",
                 hint="they are a chain of certificates and its key, without a password",
             ) from None
+        return context
 
 
 OPEN = Security()
+_ACCEPT_AGAIN_S = 1
 
 
 @asynccontextmanager
@@ -87,38 +89,47 @@ async def rest_served(
     :raises InvalidArgumentError: if TLS cannot be had from the files.
     :raises GeneralFailureError: if the address is taken, or none of this machine.
     """
-    security.check()
-    tokens, limits = security.tokens, repository.limits
+    context, limits = security.context(), repository.limits
     most = limits.max_requests + MORE_CALLS
-    door, document = Door(repository), openapi_document(has_tokens=bool(tokens))
+    door, tokens = Door(repository), security.tokens
+    document = openapi_document(has_tokens=bool(tokens))
     config = uvicorn.Config(
         rest_application(door, tokens, document),
-        http=partial(HttpConnection, patience_s=limits.body_s),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        ssl_certfile=security.certificate,
-        ssl_keyfile=security.key,
         limit_concurrency=most + 1,
-        backlog=most,  # so many more are accepted before one of them is closed
         timeout_graceful_shutdown=END_S,
     )
     config.load()
     server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    with closing(_bound(address)) as listener:
+    server.lifespan, server.servers = config.lifespan_class(config), []
+    made = partial(
+        HttpConnection, config, server.server_state, {}, patience_s=limits.body_s
+    )
+    own: dict[str, Any] = {}
+    if context is not None:
+        own = {"ssl": context, "ssl_handshake_timeout": limits.body_s}
+
+    async def shake(connection: socket.socket) -> None:
+        with suppress(OSError):  # its peer speaks otherwise, or has gone
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(made, connection, **own)
+
+    with closing(_bound(address, most)) as listener:
         # Not by its `serve`, which handles signals, and looks ten times a second
-        # whether one has come.
+        # whether one has come; nor by its `startup`: nothing bounds handshakes there.
         await server.on_tick(0)
-        await server.startup([listener])
         ticking = asyncio.create_task(_ticking(server))
+        accepting = asyncio.create_task(_accepting(listener, most, shake))
         try:
             yield Address(address.host, listener.getsockname()[1])
         finally:
             await door.close()
             ticking.cancel()
+            accepting.cancel()
             await server.shutdown([listener])
             for each in tuple(server.server_state.connections):
                 each.transport.abort()  # its client has not taken its answer
@@ -131,6 +142,35 @@ async def _ticking(server: uvicorn.Server) -> None:
         await server.on_tick(0)
 
 
+async def _accepting(
+    listener: socket.socket,
+    most: int,
+    shake: Callable[[socket.socket], Coroutine[Any, Any, None]],
+) -> None:
+    """Accept connections, of which the newest ``most`` may be shaking hands."""
+    loop, shaking = asyncio.get_running_loop(), dict[asyncio.Task[None], None]()
+    try:
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except ConnectionAbortedError:
+                continue
+            except OSError:  # most often there is no descriptor left
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            task = loop.create_task(shake(connection))
+            shaking[task] = None
+            task.add_done_callback(lambda ended: shaking.pop(ended, None))
+            if len(shaking) > most:
+                oldest = next(iter(shaking))
+                del shaking[oldest]
+                oldest.cancel()
+            await asyncio.sleep(0)  # it begins, or its socket would be nobody's
+    finally:
+        for task in shaking:
+            task.cancel()
+
+
 @asynccontextmanager
 async def rpc_served(
     repository: Repository, address: Address, security: Security = OPEN
@@ -140,7 +180,7 @@ async def rpc_served(
     :raises InvalidArgumentError: if TLS cannot be had from the files.
     :raises GeneralFailureError: if the address is taken, or none of this machine.
     """
-    security.check()
+    security.context()
     door = Door(repository)
     server = await rpc_server(door, security.tokens)
     with os_errors(f"listening at {address}"):
@@ -161,11 +201,12 @@ async def rpc_served(
         await server.stop(END_S)
 
 
-def _bound(address: Address) -> socket.socket:
+def _bound(address: Address, backlog: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with os_errors(f"listening at {address}"):
-        listener = socket.create_server(address, family=family)
+        listener = socket.create_server(address, family=family, backlog=backlog)
         # Connections inherit it; asyncio does not see to it for such a listener. A
         # body that is sent behind its head would wait for 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setblocking(False)
         return listener

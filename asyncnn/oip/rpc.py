@@ -7,7 +7,7 @@ the header ``grpc-timeout`` has, is the run's.
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeAlias
@@ -111,8 +111,10 @@ class RpcFace:
             with suppress(grpc.aio.AbortError):
                 await _refuse(context, stopping())
 
-    async def infer(self, data: bytes, context: Context) -> Any:
-        """Run a model, and return its outputs.
+    async def infer(
+        self, data: bytes, context: Context, once_sent: Callable[..., object]
+    ) -> Any:
+        """Run a model, and return its outputs, whose bytes count until they are sent.
 
         :raises AsyncnnError: if that fails.
         """
@@ -121,7 +123,7 @@ class RpcFace:
             message = _parsed(_REQUEST, data)
             asking = MessageRequest(message, size, context.time_remaining)
             named = message.model_name, message.model_version
-            return await under_way.answer(*named, asking)
+            return await under_way.answer(*named, asking, once_sent)
 
     async def stream(
         self, requests: AsyncIterator[bytes], context: Context
@@ -131,10 +133,13 @@ class RpcFace:
         try:
             async for data in requests:
                 self._idle.remove(context)
-                try:
-                    yield _PART(infer_response=await self.infer(data, context))
-                except Exception as error:
-                    yield _told(error, data)
+                with ExitStack() as sent:
+                    try:
+                        told = await self.infer(data, context, sent.callback)
+                        part = _PART(infer_response=told)
+                    except Exception as error:
+                        part = _told(error, data)
+                    yield part
                 if self._door.is_closing:
                     await _refuse(context, stopping())
                 self._idle.add(context)
@@ -153,7 +158,7 @@ class RpcFace:
         async def answer(data: bytes, context: Context) -> Any:
             try:
                 if call is None:
-                    return await self.infer(data, context)
+                    return await self.infer(data, context, context.add_done_callback)
                 if len(data) > MAX_CALL_BYTES:
                     raise TooLargeError(
                         f"the request has more than {MAX_CALL_BYTES} bytes"
@@ -236,6 +241,7 @@ async def rpc_server(door: Door, tokens: Tokens) -> "grpc.aio.Server":
             ("grpc.max_allowed_incoming_connections", most),
             ("grpc.max_receive_message_length", limits.max_request_bytes),
             ("grpc.max_send_message_length", -1),
+            ("grpc.server_handshake_timeout_ms", int(limits.body_s * 1000)),
             # Another server at the same port would get some of the calls.
             ("grpc.so_reuseport", 0),
         ),

@@ -25,6 +25,7 @@ class Door:
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.under_way: set[Admitted] = set()
+        self._waits: set[asyncio.Timeout] = set()
         self._closing: asyncio.Task[None] | None = None
         self.tell: Callable[[], Awaitable[None]] | None = None
         repository.doors.add(self.close)
@@ -39,6 +40,20 @@ class Door:
         """Whether no more are let in."""
         return self._closing is not None
 
+    async def until_closing(self, coming: Awaitable[T]) -> T:
+        """Return what comes for a call that computes nothing.
+
+        :raises DeviceUnavailableError: if the server is to stop before.
+        """
+        try:
+            async with asyncio.timeout(0 if self.is_closing else None) as patience:
+                self._waits.add(patience)
+                return await coming
+        except TimeoutError:
+            raise stopping() from None
+        finally:
+            self._waits.discard(patience)
+
     async def close(self) -> None:
         """Let no more in, and return when those under way have been answered.
 
@@ -51,6 +66,8 @@ class Door:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        for patience in self._waits:
+            patience.reschedule(0)
         if self.tell is not None:
             await self.tell()
         answering = {each.task for each in self.under_way}
@@ -123,11 +140,18 @@ class Admitted:
         self.served: ServedModel | None = None
         self._start = self._read = self._inferred = time.perf_counter_ns()
 
-    async def answer(self, name: str, version: str, request: ModelRequest[T]) -> T:
+    async def answer(
+        self,
+        name: str,
+        version: str,
+        request: ModelRequest[T],
+        once_sent: Callable[[Callable[..., None]], object] | None = None,
+    ) -> T:
         """Run a model for a request, and return its answer.
 
         What lies in shared memory is read before, or written behind; its bytes count as
-        the request's.
+        the request's. Those of the answer count until what ``once_sent`` is given is
+        called.
 
         :raises DeviceUnavailableError: if the model is not ready, or was loaded anew
             meanwhile and has an output no longer.
@@ -155,7 +179,12 @@ class Admitted:
             )
         if placement.outputs:
             await placement.write(outputs)
-        if sum([each.nbytes for each in outputs.values()]) <= request.short_answer:
+        sent = (placement.asked or outputs).keys() - placement.outputs.keys()
+        size = sum([outputs[each].nbytes for each in sent])
+        if once_sent is not None:
+            repository.admission.hold(size)
+            once_sent(lambda *_: repository.admission.release(size))
+        if size <= request.short_answer:
             return request.write(served, outputs, placement)
         return await offload(request.write, served, outputs, placement)
 

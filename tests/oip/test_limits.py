@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 import asyncnn
@@ -32,6 +33,7 @@ ANY = Address.of(":0")
 HERE = Path(__file__).parent
 PAIR = HERE / "certificate.pem", HERE / "key.pem"
 X = {"x": np.zeros(2, np.float32), "y": np.zeros(2, np.float32)}
+AS_THEY_ARE_READ = ("grpc.max_receive_message_length", -1), ("grpc.http2.bdp_probe", 0)
 TOO_MUCH = ("429", "StatusCode.RESOURCE_EXHAUSTED")
 TOO_LARGE = ("413", "StatusCode.RESOURCE_EXHAUSTED")
 
@@ -160,21 +162,48 @@ async def _until_hung_up(reader: asyncio.StreamReader) -> None:
         await reader.read()
 
 
-async def test_who_does_not_take_an_answer_is_hung_up_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_handshakes_are_bounded_too(kind: str, files: dict[str, Path]) -> None:
+    serve = {"http": rest_served, "grpc": rpc_served}[kind]
+    async with (
+        loaded(files, max_requests=1, body_s=1) as repository,
+        serve(repository, ANY, Security(*PAIR)) as address,
+    ):
+        before = len(os.listdir("/proc/self/fd"))
+        made = [await asyncio.open_connection(*address) for _ in range(100)]
+        held = before + 100 + 1 + 64
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= held)
+        await until(lambda: len(os.listdir("/proc/self/fd")) == before + 100)
+        for _, writer in made:
+            writer.transport.abort()
+
+
+LONG = 1 << 22
+
+
+@pytest.fixture
+def long_answer(tmp_path: Path) -> dict[str, Path]:
+    """A model whose answers have 16 MiB."""
     builder = ModelBuilder()
     x = builder.input("x", F32, (1,))
-    many = builder.constant(np.zeros(1 << 22, np.float32))
+    many = builder.constant(np.zeros(LONG, np.float32))
     none = builder.scalar(FusedActivationFunc.NONE)
-    sums = Operand(F32, (1 << 22,))
+    sums = Operand(F32, (LONG,))
     z = builder.operation(OperationType.ADD, [x, many, none], sums)
     builder.output(z, "z")
     asyncnn.save(builder.build(), tmp_path / "model")
+    return {"long": tmp_path / "model"}
+
+
+async def test_who_does_not_take_an_answer_is_hung_up_on(
+    long_answer: dict[str, Path],
+) -> None:
     given = {"name": "x", "datatype": "FP32", "shape": [1], "data": [0]}
     binary = {"binary_data_output": True}
     body = json.dumps({"inputs": [given], "parameters": binary}).encode()
     head = "POST /v2/models/long/infer HTTP/1.1\r\nHost: x\r\nContent-Length:"
     async with (
-        loaded({"long": tmp_path / "model"}, body_s=0.1) as repository,
+        loaded(long_answer, body_s=0.1) as repository,
         rest_served(repository, ANY) as address,
     ):
         before = len(os.listdir("/proc/self/fd"))
@@ -183,6 +212,37 @@ async def test_who_does_not_take_an_answer_is_hung_up_on(tmp_path: Path) -> None
             tallies = repository.usable("long").tallies
             await until(lambda: tallies.counts["success"][0])
             await until(lambda: len(os.listdir("/proc/self/fd")) == before + 1)
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_answers_that_nobody_takes_have_so_many_bytes(
+    method: str, long_answer: dict[str, Path]
+) -> None:
+    request = service_pb2.ModelInferRequest(model_name="long")
+    request.inputs.add(name="x", datatype="FP32", shape=[1])
+    request.raw_input_contents.append(bytes(4))
+    async with (
+        loaded(long_answer, max_bytes=10 * LONG) as repository,
+        rpc_served(repository, ANY) as address,
+        grpc.aio.insecure_channel(str(address), AS_THEY_ARE_READ) as channel,
+    ):
+        admission = repository.admission
+        calls = []
+        for count in (1, 2):
+            # What a client does not read, it does not take.
+            calls.append(channel.stream_stream(f"/{SERVICE}/{method}")())
+            await calls[-1].write(request.SerializeToString())
+            await calls[-1].done_writing()
+            bytes_held = count * 4 * LONG
+            await until(lambda most=bytes_held: admission.answer_bytes == most)
+        with pytest.raises(grpc.aio.AioRpcError, match="bytes of answers to take"):
+            await channel.unary_unary(f"/{SERVICE}/ModelInfer")(
+                request.SerializeToString()
+            )
+        assert len(await calls.pop().read()) > 4 * LONG
+        await until(lambda: admission.answer_bytes == 4 * LONG)
+        calls.pop().cancel()
+        await until(lambda: not admission.answer_bytes)
 
 
 async def test_of_a_call_without_a_token_no_message_is_awaited(

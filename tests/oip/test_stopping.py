@@ -110,6 +110,22 @@ async def test_what_does_not_end_is_cut(
         assert not repository.admission.requests
 
 
+async def test_a_call_whose_body_does_not_come_ends_at_once(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "END_S", 300)
+    head = b"POST /v2/repository/models/sum/load HTTP/1.1\r\nHost: x\r\n"
+    async with asyncio.timeout(20):
+        async with listening.rest_served(repository, Address.of(":0")) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(head + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+            assert b" 100 " in await reader.readline()  # it waits for the body
+        told = await reader.read()
+        assert b" 503 " in told
+        assert b"about to stop" in told
+        writer.close()
+
+
 async def test_a_stream_ends_with_its_server(
     files: dict[str, Path], run_until: Until
 ) -> None:
