@@ -254,12 +254,9 @@ class BatchPreparations:
                 if max(taken_ns.values()) * _MARGIN > self._most_ns:
                     why_not = "a batch takes longer than a time slice"
                     break
-                stacked = yield from Program.compiling(
-                    model,
-                    extensions=program.extensions,
-                    delegate=program.delegate,
-                    makes_way=makes_way,
-                )
+                given = model, None, program.extensions, program.delegate
+                stacked = Program(*given, makes_way=makes_way, is_built=False)
+                yield from stacked.building()
                 stacked.limit(self._most_bytes)
                 is_same = yield from self._agreeing(program, stacked, size)
                 taken_ns[size] = yield from self._timing(stacked)

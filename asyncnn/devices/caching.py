@@ -152,13 +152,12 @@ class ModelCaches:
     ) -> Steps[Compiled]:
         with building_large() if is_large(model) else nullcontext():
             yield from fitting(model, self._most_bytes)
-            program = yield from Program.compiling(
-                model,
-                extensions=self._extensions,
-                delegate=self._delegate,
-                identity=b"" if files is None else new_identity(),
+            identity = b"" if files is None else new_identity()
+            program = yield from Program(
+                *(model, None, self._extensions, self._delegate, identity),
                 makes_way=priority is Priority.LOW,
-            )
+                is_built=False,
+            ).building()
             program.limit(self._most_bytes)
             compiled = Compiled(program, preference, priority)
             if files is not None:
@@ -201,10 +200,11 @@ class ModelCaches:
             plans[number] = partial(_restored, plan, part, data, values)
             at = end
         yield
-        program = yield from Program.compiling(
+        program = yield from Program(
             *(model, plans, self._extensions, self._delegate, record.compilation),
             makes_way=record.priority is Priority.LOW,
-        )
+            is_built=False,
+        ).building()
         program.limit(self._most_bytes)
         # Others may have loaded it meanwhile.
         program = self._loaded.setdefault(known, program)

@@ -92,9 +92,8 @@ class EngineDevice(InProcessDevice):
 
     def _sharing(self, model: Model) -> Steps[tuple[EngineShare, ...]]:
         # What is prepared here ends here, too: freeing it takes as long as a trial.
-        program = yield from Program.compiling(
-            model, None, self._extensions, self._delegate
-        )
+        given = model, None, self._extensions, self._delegate
+        program = yield from Program(*given, is_built=False).building()
         if program.declared_shapes is None:
             return ()
         steps = program.plan(program.declared_shapes).steps

@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from msgspec.structs import replace
 
@@ -110,33 +110,13 @@ class Program:
         self._threads = 1
         self._most_bytes: int | None = None
         if is_built:
-            completed(self._building())
+            completed(self.building())
 
-    @classmethod
-    def compiling(
-        cls,
-        model: Model,
-        records: Records | None = None,
-        extensions: Extensions = NO_EXTENSIONS,
-        delegate: Delegate | None = None,
-        identity: bytes = b"",
-        *,
-        makes_way: bool = False,
-    ) -> Steps["Program"]:
-        """Make a program in steps; otherwise like the constructor.
+    def building(self) -> Steps[Self]:
+        """Build or restore the plans for declared shapes, in steps; see the class.
 
-        :raises AsyncnnError: as the constructor.
+        :raises AsyncnnError: as the constructor, which does this if it ``is_built``.
         """
-        program = cls(
-            *(model, records, extensions, delegate, identity),
-            makes_way=makes_way,
-            is_built=False,
-        )
-        yield from program._building()
-        return program
-
-    def _building(self) -> Steps[None]:
-        """Build or restore the plans for declared shapes; see the class."""
         for number in range(MAIN, len(self.model.referenced)):
             shapes = _declared_shapes(self.subgraph(number))
             is_put_off = self.delegate is None and number in self._records
@@ -144,6 +124,7 @@ class Program:
                 yield from self.planning(shapes, number)
             elif shapes is None and number == MAIN:
                 yield from self._offering_open(self.subgraph(number))
+        return self
 
     def _offering_open(self, subgraph: Subgraph) -> Steps[None]:
         """Have engines look at what they are to compute, whose shapes only runs show.

@@ -69,6 +69,12 @@ class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         is_answering = self.cycle is not None and not self.cycle.response_complete
         return not (is_answering or self.transport.is_closing())
 
+    def shutdown(self) -> None:
+        """Answer what is under way, but for a request whose body has yet to come."""
+        if not self.is_idle and self.cycle.more_body:
+            self.transport.abort()
+        super().shutdown()
+
     def pause_writing(self) -> None:
         """Give its client some time to take what is written."""
         super().pause_writing()

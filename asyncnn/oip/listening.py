@@ -77,7 +77,7 @@ class Security(NamedTuple):
 
 
 OPEN = Security()
-_ACCEPT_AGAIN_S = 1
+_ACCEPT_AGAIN_S = 0.1
 
 
 @asynccontextmanager
@@ -153,8 +153,6 @@ async def _accepting(
         while True:
             try:
                 connection, _ = await loop.sock_accept(listener)
-            except ConnectionAbortedError:
-                continue
             except OSError:  # most often there is no descriptor left
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue

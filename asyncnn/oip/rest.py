@@ -115,7 +115,7 @@ class Call(NamedTuple):
             given[key.rpartition("_")[2]] = value
         if self.takes is not None:
             seconds = door.repository.limits.body_s
-            body = await door.until_closing(_body(request, MAX_CALL_BYTES, seconds))
+            body = await _body(request, MAX_CALL_BYTES, seconds)
             asked = decoded(msgspec.json.Decoder(self.takes), body or b"{}")
             given |= msgspec.structs.asdict(asked)
         told = await self.answer(door, SimpleNamespace(**given))

@@ -25,7 +25,6 @@ class Door:
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.under_way: set[Admitted] = set()
-        self._waits: set[asyncio.Timeout] = set()
         self._closing: asyncio.Task[None] | None = None
         self.tell: Callable[[], Awaitable[None]] | None = None
         repository.doors.add(self.close)
@@ -40,20 +39,6 @@ class Door:
         """Whether no more are let in."""
         return self._closing is not None
 
-    async def until_closing(self, coming: Awaitable[T]) -> T:
-        """Return what comes for a call that computes nothing.
-
-        :raises DeviceUnavailableError: if the server is to stop before.
-        """
-        try:
-            async with asyncio.timeout(0 if self.is_closing else None) as patience:
-                self._waits.add(patience)
-                return await coming
-        except TimeoutError:
-            raise stopping() from None
-        finally:
-            self._waits.discard(patience)
-
     async def close(self) -> None:
         """Let no more in, and return when those under way have been answered.
 
@@ -66,8 +51,6 @@ class Door:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        for patience in self._waits:
-            patience.reschedule(0)
         if self.tell is not None:
             await self.tell()
         answering = {each.task for each in self.under_way}

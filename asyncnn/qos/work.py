@@ -33,7 +33,12 @@ class _Competitor:
     """What users and clients have in common: a weight, and a bound on what pends."""
 
     def __init__(
-        self, name: str, weight: float, max_pending: int | None, limit: str
+        self,
+        name: str,
+        *,
+        weight: float = 1.0,
+        max_pending: int | None = None,
+        limit: str = "",
     ) -> None:
         kind = type(self).__name__.lower()
         if not 0 < weight < float("inf"):
@@ -43,7 +48,7 @@ class _Competitor:
         self.name = name
         self.weight = weight
         self.max_pending = max_pending
-        self.limit = limit
+        self.limit = limit or f"{type(self).__name__}.max_pending"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, weight={self.weight:g})"
@@ -59,16 +64,6 @@ class User(_Competitor):
 
     :raises InvalidArgumentError: if the weight is not positive, or the bound negative.
     """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        weight: float = 1.0,
-        max_pending: int | None = None,
-        limit: str = "User.max_pending",
-    ) -> None:
-        super().__init__(name, weight, max_pending, limit)
 
 
 OWN_USER = User("own")
@@ -92,10 +87,10 @@ class Client(_Competitor):
         *,
         weight: float = 1.0,
         max_pending: int | None = None,
-        limit: str = "Client.max_pending",
+        limit: str = "",
         user: User = OWN_USER,
     ) -> None:
-        super().__init__(name, weight, max_pending, limit)
+        super().__init__(name, weight=weight, max_pending=max_pending, limit=limit)
         self.number = next(_numbers)
         self.user = user
 

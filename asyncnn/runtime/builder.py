@@ -15,7 +15,7 @@
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Dimensions, Model, Operand, OperandLifeTime
+from asyncnn.hal.types import Dimensions, Model
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.model import NamedModel
 
@@ -57,16 +57,8 @@ class ModelBuilder(GraphBuilder):
 
         What does not fit together is refused by `build`.
         """
-        index = self._add(
-            Operand(
-                type_,
-                tuple(dimensions),
-                scale=scale,
-                zero_point=zero_point,
-                lifetime=OperandLifeTime.SUBGRAPH_INPUT,
-            )
-        )
-        self._states[index] = (name, initial)
+        index = self.input(name, type_, dimensions, scale=scale, zero_point=zero_point)
+        self._states[index] = (self._input_names.pop(index), initial)
         return index
 
     def next_state(self, state: int, index: int) -> None:

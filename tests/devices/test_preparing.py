@@ -222,7 +222,7 @@ async def test_closing_after_a_missed_one_takes_a_fraction_of_it(name: str) -> N
 async def test_what_a_given_up_one_has_built_goes_object_by_object() -> None:
     def longest_share() -> float:
         """Return how much of giving up another thread has spent without a turn."""
-        steps = Program.compiling(chain(VERY_LARGE, 4).model)
+        steps = Program(chain(VERY_LARGE, 4).model, is_built=False).building()
         for _ in range(VERY_LARGE):
             next(steps)
         looks, stop, pauses = threading.Event(), threading.Event(), [0.0]
@@ -296,7 +296,7 @@ def test_a_preparation_may_be_left_between_any_two_runs(
     model = chain(3, 1, 4).model
 
     def prepare() -> Steps[Compiled]:
-        program = yield from Program.compiling(model)
+        program = yield from Program(model, is_built=False).building()
         return Compiled(program, *FAST)
 
     batches = batching.BatchPreparations(8, most_ns, None, contextlib.nullcontext())

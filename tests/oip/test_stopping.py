@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +120,8 @@ async def test_a_call_whose_body_does_not_come_ends_at_once(
             reader, writer = await asyncio.open_connection(*address)
             writer.write(head + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
             assert b" 100 " in await reader.readline()  # it waits for the body
-        told = await reader.read()
-        assert b" 503 " in told
-        assert b"about to stop" in told
+        with suppress(ConnectionError):
+            assert not (await reader.read()).strip()
         writer.close()
 
 

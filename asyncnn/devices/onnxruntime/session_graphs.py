@@ -153,7 +153,9 @@ class OnnxRegions:
         :raises AsyncnnError: as `prepare`.
         """
         session = self._sessions.of(operation)
-        graph = _OpenGraph(self._library, session, signature_of(operation, session))
+        graph = _OpenGraph(
+            _SessionCall(self._library, session, signature_of(operation, session))
+        )
         return InterruptibleRun(
             graph.run, graph.interrupt, graph.clear_interrupt, may_pause=False
         )
@@ -175,12 +177,12 @@ class _RegionKernel(GraphKernel):
         expected_for = None if session.learnt.doubts(shapes) else shapes
         self.is_foreseeable = not session.traits.may_loop
 
-        def compiled(threads: int) -> CompiledGraph:
-            session = sessions.of(operation, threads)
-            return _SessionGraph(library, session, signature, expected_for)
+        def graph_on(session: RegionSession) -> CompiledGraph:
+            call = _SessionCall(library, session, signature)
+            return _SessionGraph(call, expected_for)
 
         super().__init__(
-            compiled, _SessionGraph(library, session, signature, expected_for)
+            lambda threads: graph_on(sessions.of(operation, threads)), graph_on(session)
         )
 
 
@@ -241,7 +243,7 @@ class _SessionCall:
         signature: SessionSignature,
     ) -> None:
         self.library = library
-        self.session = session
+        self.session, self.signature = session, signature
         self.options = _RunOptions(library)
         self._arrays = [array for _, array in signature.constants]  # they lie there
         self.shapes = tuple(array.shape for array in self._arrays)
@@ -272,30 +274,18 @@ class _SessionGraph(JobSegment, CompiledGraph):
     as the graph says or runs have had them; None if there are no others.
     """
 
-    def __init__(
-        self,
-        library: OnnxRuntimeLibrary,
-        session: RegionSession,
-        signature: SessionSignature,
-        expected_for: InputShapes | None,
-    ) -> None:
+    def __init__(self, call: _SessionCall, expected_for: InputShapes | None) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
-        self._learnt, self._expected_for = session.learnt, expected_for
-        self._signature = signature
-        self._call: _SessionCall | None = _SessionCall(library, session, signature)
-        self._options = self._call.options  # there may be a late word to these
-        self._library = library
+        self._learnt, self._expected_for = call.session.learnt, expected_for
+        self._signature = signature = call.signature
+        self._call: _SessionCall | None = call
+        self._options = call.options  # there may be a late word to these
+        self._library = library = call.library
         self.inputs = tuple(map(_tensor, signature.inputs))
         self.outputs = tuple(map(_tensor, signature.outputs))
         CompiledGraph.__init__(self)
-        JobSegment.__init__(
-            self,
-            library.address("Run"),
-            self._flag,
-            self.inputs,
-            self.outputs,
-            self._options.telling(),
-        )
+        address, ends = library.address("Run"), (self.inputs, self.outputs)
+        JobSegment.__init__(self, address, self._flag, *ends, call.options.telling())
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         """See `JobSegment`."""
@@ -328,16 +318,11 @@ class _SessionGraph(JobSegment, CompiledGraph):
 class _OpenGraph(PythonSegment, CompiledGraph):
     """A region whose outputs ONNX Runtime allocates; for one run."""
 
-    def __init__(
-        self,
-        library: OnnxRuntimeLibrary,
-        session: RegionSession,
-        signature: SessionSignature,
-    ) -> None:
+    def __init__(self, call: _SessionCall) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
-        self._call = _SessionCall(library, session, signature)
+        self._call = call
         CompiledGraph.__init__(self)
-        address, telling = library.address("Run"), self._call.options.telling()
+        address, telling = call.library.address("Run"), call.options.telling()
         PythonSegment.__init__(self, address, self._flag, (), (), telling)
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:

@@ -53,12 +53,9 @@ def load_onnx(
     """
     memory = read_model_file(path)
     with located(path):
-        return import_onnx(
-            memory,
-            folder=Path(path).parent,
-            input_shapes=input_shapes,
-            constants=constants,
-            strict=strict,
+        folder = Path(path).parent
+        return completed(
+            importing_onnx(memory, folder, input_shapes, constants, strict)
         )
 
 
@@ -82,19 +79,11 @@ def import_onnx(
     :raises UnsupportedOperatorError: if operators can have no form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    steps = importing_onnx(
-        memory,
-        folder=folder,
-        input_shapes=input_shapes,
-        constants=constants,
-        strict=strict,
-    )
-    return completed(steps)
+    return completed(importing_onnx(memory, folder, input_shapes, constants, strict))
 
 
 def importing_onnx(
     memory: Memory,
-    *,
     folder: Path | None = None,
     input_shapes: InputShapes = None,
     constants: Constants | None = None,
