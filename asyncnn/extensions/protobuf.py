@@ -101,7 +101,7 @@ def encoded(number: int) -> bytes:
     return bytes([*groups, number])
 
 
-def fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
+def fields(data: memoryview | bytes, start: int, end: int) -> Iterator[Field]:
     """Yield the fields of a message that lies between two positions.
 
     :raises InvalidArgumentError: if one is longer than what is left of its message.
@@ -120,7 +120,9 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
                 value += 1
             after = value + length
         elif kind == _VARINT:
-            _, after = _decoded(data, value, end)
+            after = value + 1
+            if after > end or data[value] > _LAST_OF_ONE:
+                _, after = _decoded(data, value, end)
         elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
             after = value + (8 if kind == _EIGHT_BYTES else 4)
         else:
@@ -149,7 +151,7 @@ def decoded(data: memoryview, start: int, end: int) -> list[int]:
     return numbers
 
 
-def _decoded(data: memoryview, start: int, end: int) -> tuple[int, int]:
+def _decoded(data: memoryview | bytes, start: int, end: int) -> tuple[int, int]:
     """Return the number at ``start`` and the position behind it."""
     number = 0
     for place, position in enumerate(range(start, min(start + 10, end))):

@@ -45,44 +45,59 @@ def mended(content: bytes, doubtful: Set[bytes]) -> bytes:
     front of those that need elements of ``doubtful`` tensors, or positive numbers:
     these fail, in a kernel that checks what it is given.
     """
-    data = memoryview(content)
-    whole = Field(0, 0, 0, len(data), True)
-    return b"".join(_mended(data, whole, "file", doubtful))
+    whole = Field(0, 0, 0, len(content), True)
+    parts = _mended(content, whole, "file", doubtful)
+    return content if parts is None else b"".join(parts)
 
 
 def _mended(
-    data: memoryview, part: Field, kind: str, doubtful: Set[bytes]
-) -> list[bytes]:
-    parts = list[bytes]()
-    for field in fields(data, part.value, part.end):
+    content: bytes, part: Field, kind: str, doubtful: Set[bytes]
+) -> list[bytes] | None:
+    """Return what is in a part, None where nothing is to be changed."""
+    parts, kept = list[bytes](), part.value
+    for field in fields(content, part.value, part.end):
         inner = _PARTS[kind].get(field.number)
         if inner is None or not field.is_bytes:
-            parts.append(bytes(data[field.start : field.end]))
-        elif inner == "node":
-            for node in _mended_node(data, field, doubtful):
-                parts += message(field.number, node)
+            continue
+        if inner == "node":
+            nodes = _mended_node(content, field, doubtful)
         else:
-            parts += message(field.number, _mended(data, field, inner, doubtful))
-    return parts
+            changed = _mended(content, field, inner, doubtful)
+            nodes = [] if changed is None else [changed]
+        if nodes:
+            parts.append(content[kept : field.start])
+            for node in nodes:
+                parts += message(field.number, node)
+            kept = field.end
+    return [*parts, content[kept : part.end]] if parts else None
 
 
 def _mended_node(
-    data: memoryview, node: Field, doubtful: Set[bytes]
+    content: bytes, node: Field, doubtful: Set[bytes]
 ) -> list[list[bytes]]:
-    """Return a node after those that see to what it reads."""
-    rest, before = list[bytes](), list[list[bytes]]()
+    """Return a node after those that see to what it reads; none if it may stay."""
+    rest, before, is_changed = list[bytes](), list[list[bytes]](), False
     ports: dict[int, list[bytes]] = {_READ: [], _COMPUTED: []}
-    for field in fields(data, node.value, node.end):
+    words = {_DOMAIN: b"", _OP_TYPE: b""}
+    for field in fields(content, node.value, node.end):
         if field.number in ports:
-            ports[field.number].append(bytes(data[field.value : field.end]))
-        elif field.number == _ATTRIBUTE:
-            rest += message(_ATTRIBUTE, _mended(data, field, "attribute", doubtful))
+            ports[field.number].append(content[field.value : field.end])
+            continue
+        changed = None
+        if field.number == _ATTRIBUTE:
+            changed = _mended(content, field, "attribute", doubtful)
+        elif field.number in words:
+            words[field.number] = content[field.value : field.end]
+        if changed is None:
+            rest.append(content[field.start : field.end])
         else:
-            rest.append(bytes(data[field.start : field.end]))
+            rest += message(_ATTRIBUTE, changed)
+            is_changed = True
     inputs, outputs = ports.values()
     while inputs and not inputs[-1]:
         inputs.pop()
-    type_ = operator_type(_last(data, node, _DOMAIN), _last(data, node, _OP_TYPE))
+        is_changed = True
+    type_ = operator_type(*words.values())
     needed, axis = NEED_ELEMENTS.get(type_, (None, 0))
     for place, name in enumerate(inputs):
         new = b"%d of #%d" % (place, node.start)
@@ -100,6 +115,9 @@ def _mended_node(
     for place, name in enumerate(outputs):
         if type_ in NAMED and not name:
             outputs[place] = b"#%d to %d" % (node.start, place)
+            is_changed = True
+    if not before and not is_changed:
+        return []
     for number, names in ports.items():
         rest += [part for name in names for part in message(number, [name])]
     return [*before, rest]

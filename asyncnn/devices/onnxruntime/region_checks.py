@@ -212,7 +212,7 @@ class _Check:
                 if field.number == _FUNCTION_NODE:
                     nodes += self._node(field, 1, (*callers, name))
                 elif field.number == _FUNCTION_ATTRIBUTE:
-                    nodes += self._attribute(field, 1, (*callers, name))
+                    nodes += self._attribute(field, 1, (*callers, name))[1]
             self._scopes = scopes
             self._sizes[name] = self._count(nodes)
         return nodes
@@ -243,17 +243,24 @@ class _Check:
     def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:
         nodes, self._is_filled = 1, False
         is_main = depth == 1 and not callers
-        found = {_DOMAIN: b"", _OP_TYPE: b"", _NODE_OVERLOAD: b""}
+        texts = {_DOMAIN: b"", _OP_TYPE: b"", _NODE_OVERLOAD: b""}
+        inputs, computed, attributes = list[bytes](), list[bytes](), set[bytes]()
         for field in self._within(node):
             if field.number == _ATTRIBUTE:
-                nodes += self._attribute(field, depth, callers)
-            elif field.number in found:
-                found[field.number] = bytes(self._data[field.value : field.end])
-        name = _name(*found.values())
+                attribute, inner = self._attribute(field, depth, callers)
+                attributes.add(attribute)
+                nodes += inner
+                continue
+            text = bytes(self._data[field.value : field.end])
+            if field.number == _READ:
+                inputs.append(text)
+            elif field.number == _COMPUTED:
+                computed.append(text)
+            elif field.number in texts:
+                texts[field.number] = text
+        name = _name(*texts.values())
         domain, type_ = name[0], operator_type(*name[:2])
-        inputs = self._all(node, _READ)
         omits = b"" in inputs
-        computed = self._all(node, _COMPUTED)
         self.is_to_be_mended |= inputs[-1:] == [b""] or type_ in POSITIVE
         self.is_to_be_mended |= type_ in NAMED and b"" in computed
         if name in self._functions:
@@ -271,7 +278,7 @@ class _Check:
         place, axis = NEED_ELEMENTS.get(type_, (len(inputs), 0))
         needed = inputs[place] if place < len(inputs) else b""
         # Without an axis, those of none are all different.
-        if needed and (type_ != b"Unique" or self._has_axis(node)):
+        if needed and (type_ != b"Unique" or b"axis" in attributes):
             if is_main and not self._has_elements(needed):
                 self.needed[needed] = min(axis, self.needed.get(needed, axis))
             elif not self._has_elements(needed):
@@ -292,13 +299,6 @@ class _Check:
                 return scope[name]
         return False
 
-    def _has_axis(self, node: Field) -> bool:
-        return any(
-            self._texts(field, _ATTRIBUTE_NAME) == [b"axis"]
-            for field in self._within(node)
-            if field.number == _ATTRIBUTE
-        )
-
     def _check_complete(self, omits: bool) -> None:
         if omits:
             raise InvalidArgumentError(
@@ -307,7 +307,8 @@ class _Check:
 
     def _attribute(
         self, attribute: Field, depth: int, callers: tuple[_Name, ...]
-    ) -> int:
+    ) -> tuple[bytes, int]:
+        """Check an attribute; return its name, and the nodes of graphs in it."""
         nodes = 0
         name = text = b""
         for field in self._within(attribute):
@@ -328,7 +329,7 @@ class _Check:
             raise InvalidArgumentError(
                 f"attribute {name.decode(errors='replace')[:80]!r} is not in ASCII"
             )
-        return nodes
+        return name, nodes
 
     def _sparse_tensor(self, tensor: Field) -> None:
         for field in self._within(tensor):

@@ -4,7 +4,7 @@ The package is imported when the first file is read. It parses the message and c
 each node against its operator's schema; names, shapes and sizes are checked here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -313,7 +313,7 @@ def embed(graph: Any, reader: TensorReader) -> None:
 
     :raises InvalidArgumentError: as `TensorReader.array`.
     """
-    for tensor in tensors_in(graph):
+    for tensor in tensors_in(graphs_in(graph)):
         if is_external(tensor):
             data = reader.array(tensor)
             tensor.ClearField("external_data")
@@ -326,19 +326,18 @@ def is_external(tensor: Any) -> bool:
     return bool(tensor.data_location == tensor.EXTERNAL)
 
 
-def tensors_in(graph: Any) -> Iterator[Any]:
-    """Yield the tensors of a graph and those in it, but for sparse ones."""
-    for each in graphs_in(graph):
+def tensors_in(graphs: Iterable[Any]) -> Iterator[Any]:
+    """Yield the tensors of graphs, but for sparse ones."""
+    for each in graphs:
         yield from each.initializer
         for node in each.node:
             yield from (part.t for part in node.attribute if part.HasField("t"))
 
 
-def graphs_in(graph: Any) -> Iterator[Any]:
-    """Yield a graph and those in it."""
+def graphs_in(graph: Any) -> list[Any]:
+    """Return a graph and those in it."""
     graphs = [graph]
-    while graphs:
-        each = graphs.pop()
-        yield each
+    for each in graphs:  # which grows meanwhile
         for node in each.node:
             graphs += inner_graphs(node)
+    return graphs

@@ -5,7 +5,7 @@ have no such engine (`asyncnn.runtime.translation`). Weights of external files a
 into the bytes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -72,6 +72,7 @@ def reading_whole(
         model = parsed(split(view(memory)))
         yield
         graph, metadata = model.graph, metadata_of(model)
+        graphs = graphs_in(graph)
         weights = {tensor.name for tensor in graph.initializer}
         weights.update(each.values.name for each in graph.sparse_initializer)
         ends = [_axes(info) for info in graph.input if info.name not in weights]
@@ -83,12 +84,14 @@ def reading_whole(
         outputs = [_like_its_state(_axes(info), inputs) for info in graph.output]
         is_open = _has_open(inputs, known)
         if not is_open or _has_fixed(outputs):
-            inferred = _inferred(model, inputs, fixed, outputs, known, is_open)
+            inferred = _inferred(model, graphs, inputs, fixed, outputs, known, is_open)
             outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
-        if _has_unforeseen(graph):
+        if _has_unforeseen(graphs):
             outputs = [_opened(each) for each in outputs]
-        whole = _complete(memory, folder, model)
+        whole = memory
+        if any(is_external(tensor) for tensor in tensors_in(graphs)):
+            whole = _completed(memory, folder, type(model))
         yield
     given = {each.name: _port(each, known) for each in inputs} | fixed
     ports = [given[each.name] for each in ends]
@@ -145,11 +148,11 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
     return alike
 
 
-def _has_unforeseen(graph: Any) -> bool:
+def _has_unforeseen(graphs: Iterable[Any]) -> bool:
     """Tell whether a run alone shows the shape of something that is computed."""
     return any(
         node.op_type in DATA_DEPENDENT or _is_misjudged(node)
-        for each in graphs_in(graph)
+        for each in graphs
         for node in each.node
     )
 
@@ -227,6 +230,7 @@ def _shown(name: int | str) -> str:
 
 def _inferred(
     model: Any,
+    graphs: Iterable[Any],
     inputs: Sequence[Axes],
     fixed: Mapping[str, Array],
     outputs: Sequence[Axes],
@@ -247,7 +251,7 @@ def _inferred(
                 shape.dim.add()
             if length:
                 shape.dim[axis].dim_value = length
-    for graph in graphs_in(model.graph):
+    for graph in graphs:
         for node in graph.node:
             # The package's inference reads them, and ends the process.
             while node.input and not node.input[-1]:
@@ -303,15 +307,13 @@ def _agreed(output: Axes, found: Axes) -> Axes:
     return replace(output, lengths=tuple(agreed))
 
 
-def _complete(memory: Memory, folder: Path | None, model: Any) -> Memory:
-    """Return the bytes of the file with all of its weights.
+def _completed(memory: Memory, folder: Path | None, message: Any) -> Memory:
+    """Return the bytes of a file, a ``message``, with its external weights.
 
     :raises UnsupportedOperatorError: if they are too many for one message.
     """
-    if not any(is_external(tensor) for tensor in tensors_in(model.graph)):
-        return memory
     reader = TensorReader(memory, folder)
-    whole = type(model).FromString(view(memory))
+    whole = message.FromString(view(memory))
     embed(whole.graph, reader)
     reader.check_unchanged()
     if whole.ByteSize() > MAX_MESSAGE_BYTES:
