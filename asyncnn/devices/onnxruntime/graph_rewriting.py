@@ -108,19 +108,16 @@ def _mended_node(
             inputs[place] = new + b" size"
             before.append(_node(b"Size", [new], inputs[place]))
         elif place == needed and name in doubtful:
-            before += _filled(
-                name, axis, new, b"%s is read, and has no elements" % name
-            )
+            told = b"%s is read, and has no elements" % name
+            before += _filled(name, axis, new, told)
             inputs[place] = new
     for place, name in enumerate(outputs):
         if type_ in NAMED and not name:
             outputs[place] = b"#%d to %d" % (node.start, place)
             is_changed = True
-    if not before and not is_changed:
-        return []
     for number, names in ports.items():
         rest += [part for name in names for part in message(number, [name])]
-    return [*before, rest]
+    return [*before, rest] if before or is_changed else []
 
 
 def _filled(name: bytes, axis: int, new: bytes, told: bytes) -> list[list[bytes]]:

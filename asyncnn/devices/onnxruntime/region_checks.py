@@ -174,13 +174,6 @@ class _Check:
                 found[field.number] = bytes(self._data[field.value : field.end])
         return [*found.values()]
 
-    def _all(self, message: Field, number: int) -> list[bytes]:
-        return [
-            bytes(self._data[field.value : field.end])
-            for field in self._within(message)
-            if field.number == number
-        ]
-
     def _within(self, message: Field) -> Iterator[Field]:
         if not message.is_bytes:
             raise InvalidArgumentError(
@@ -265,8 +258,9 @@ class _Check:
         self.is_to_be_mended |= type_ in NAMED and b"" in computed
         if name in self._functions:
             nodes += self._nodes_of(name, callers)
-            taken = self._all(self._functions[name], _FUNCTION_INPUT)
-            self._omits |= omits or len(inputs) < len(taken)
+            taken = self._within(self._functions[name])
+            most = sum(field.number == _FUNCTION_INPUT for field in taken)
+            self._omits |= omits or len(inputs) < most
         elif domain not in DOMAINS or type_ in REFUSED:
             raise InvalidArgumentError(f"operator {_shown(name)} may not be run")
         elif len(inputs) < _AT_LEAST.get(type_, 0):

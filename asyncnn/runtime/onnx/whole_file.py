@@ -88,7 +88,8 @@ def reading_whole(
             outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
         if _has_unforeseen(graphs):
-            outputs = [_opened(each) for each in outputs]
+            # The file's lengths are of one run.
+            outputs = [replace(e, lengths=("",) * len(e.lengths)) for e in outputs]
         whole = memory
         if any(is_external(tensor) for tensor in tensors_in(graphs)):
             whole = _completed(memory, folder, type(model))
@@ -180,11 +181,6 @@ def _is_misjudged(node: Any) -> bool:
     # It has no window that begins behind the last element.
     ends = zip(kernel, strides, pads[len(kernel) :], strict=False)
     return any(stride + after > length for length, stride, after in ends)
-
-
-def _opened(output: Axes) -> Axes:
-    """Return an output whose lengths a run shows: the file's are of one run."""
-    return replace(output, lengths=("",) * len(output.lengths))
 
 
 def _has_open(borders: Sequence[Axes], known: Mapping[str, int]) -> bool:
