@@ -56,12 +56,11 @@ def _mended(
     """Return what is in a part, None where nothing is to be changed."""
     parts, kept = list[bytes](), part.value
     for field in fields(content, part.value, part.end):
-        inner = _PARTS[kind].get(field.number)
-        if inner is None or not field.is_bytes:
-            continue
+        inner = _PARTS[kind].get(field.number) if field.is_bytes else None
+        nodes = list[list[bytes]]()
         if inner == "node":
             nodes = _mended_node(content, field, doubtful)
-        else:
+        elif inner is not None:
             changed = _mended(content, field, inner, doubtful)
             nodes = [] if changed is None else [changed]
         if nodes:
@@ -77,27 +76,20 @@ def _mended_node(
 ) -> list[list[bytes]]:
     """Return a node after those that see to what it reads; none if it may stay."""
     rest, before, is_changed = list[bytes](), list[list[bytes]](), False
-    ports: dict[int, list[bytes]] = {_READ: [], _COMPUTED: []}
-    words = {_DOMAIN: b"", _OP_TYPE: b""}
+    texts = {n: list[bytes]() for n in (_READ, _COMPUTED, _DOMAIN, _OP_TYPE)}
     for field in fields(content, node.value, node.end):
-        if field.number in ports:
-            ports[field.number].append(content[field.value : field.end])
-            continue
-        changed = None
-        if field.number == _ATTRIBUTE:
-            changed = _mended(content, field, "attribute", doubtful)
-        elif field.number in words:
-            words[field.number] = content[field.value : field.end]
-        if changed is None:
-            rest.append(content[field.start : field.end])
-        else:
-            rest += message(_ATTRIBUTE, changed)
-            is_changed = True
-    inputs, outputs = ports.values()
+        texts.get(field.number, []).append(content[field.value : field.end])
+        if field.number not in (_READ, _COMPUTED):
+            own = [content[field.start : field.end]]
+            is_attribute = field.number == _ATTRIBUTE
+            inner = is_attribute and _mended(content, field, "attribute", doubtful)
+            rest += message(_ATTRIBUTE, inner) if inner else own
+            is_changed |= bool(inner)
+    inputs, outputs, *words = texts.values()
     while inputs and not inputs[-1]:
         inputs.pop()
         is_changed = True
-    type_ = operator_type(*words.values())
+    type_ = operator_type(*[b"".join(each[-1:]) for each in words])
     needed, axis = NEED_ELEMENTS.get(type_, (None, 0))
     for place, name in enumerate(inputs):
         new = b"%d of #%d" % (place, node.start)
@@ -115,8 +107,8 @@ def _mended_node(
         if type_ in NAMED and not name:
             outputs[place] = b"#%d to %d" % (node.start, place)
             is_changed = True
-    for number, names in ports.items():
-        rest += [part for name in names for part in message(number, [name])]
+    for number in (_READ, _COMPUTED):
+        rest += [part for name in texts[number] for part in message(number, [name])]
     return [*before, rest] if before or is_changed else []
 
 
