@@ -100,7 +100,8 @@ class EngineDevice(InProcessDevice):
         shares: list[EngineShare] = []
         for engine, group in groupby(steps, _engine_of):
             if engine:
-                shares += (EngineShare(engine, _positions(step)) for step in group)
+                positions = dict.fromkeys(map(_positions, group))  # parts have one
+                shares += (EngineShare(engine, each) for each in positions)
             else:
                 shares.append(self._kernels_share(tuple(group)))
         return tuple(shares)

@@ -15,9 +15,14 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.engine.job import Job
-from asyncnn.hal.operations.bound import Array, BoundOperation
-from asyncnn.hal.types import Model
-from asyncnn.kernels.kernel import EngineKernel, NativeKernel, PreparedKernel
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
+from asyncnn.hal.types import Model, Operand, Subgraph
+from asyncnn.kernels.kernel import (
+    DividedKernel,
+    EngineKernel,
+    NativeKernel,
+    PreparedKernel,
+)
 from asyncnn.pacing import Steps
 
 STEPS_AT_ONCE = 64
@@ -220,6 +225,37 @@ def step_of(
         kernel.record,
         costs_ns,
     )
+
+
+def dividing(step: Step, subgraph: Subgraph) -> Steps[tuple[Sequence[Step], Subgraph]]:
+    """Return the steps that ``step`` is, and ``subgraph``.
+
+    That has what crosses from one to another, as operands behind its own.
+    """
+    if not isinstance(step.kernel, DividedKernel):
+        return (step,), subgraph
+    parts, crossing = yield from step.kernel.parting()
+    first = len(subgraph.operands)
+    operands = (*subgraph.operands, *[Operand(*each) for each in crossing])
+    indexes = (*step.inputs, *step.outputs, *range(first, len(operands)))
+    whole = step.operation
+    crossed = [BoundOperand(*each) for each in crossing]
+    bound = *whole.inputs, *whole.outputs, *crossed
+    steps = [
+        replace(
+            step,
+            inputs=tuple(indexes[number] for number in inputs),
+            outputs=tuple(indexes[number] for number in outputs),
+            operation=replace(
+                whole,
+                inputs=tuple(bound[number] for number in inputs),
+                outputs=tuple(each for n in outputs if (each := bound[n]) is not None),
+            ),
+            kernel=part,
+        )
+        for part, inputs, outputs in parts
+    ]
+    return steps, replace(subgraph, operands=operands)
 
 
 def _moved_together(

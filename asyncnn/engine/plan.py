@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.engine.arena import ArenaLayout, Lifespan, laying_out
-from asyncnn.engine.delegation import Delegate, Step, delegating
+from asyncnn.engine.delegation import Delegate, Step, delegating, dividing
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, failure_of
 from asyncnn.hal.operands import (
     AnyOperandType,
@@ -281,7 +281,7 @@ class _PlanBuilder:
                 yield
         for position, operation in self._live_operations():
             try:
-                self._add(position, operation)
+                yield from self._adding(position, operation)
             except AsyncnnError:
                 raise
             except Exception as error:
@@ -347,7 +347,7 @@ class _PlanBuilder:
                 self._bound[index] = bound
         return bound
 
-    def _add(self, position: int, operation: Operation) -> None:
+    def _adding(self, position: int, operation: Operation) -> Steps[None]:
         bound = self._bind(operation)
         if not (bound.type in CONTROL_FLOW or kernels.is_supported(bound.type)):
             name = bound.type.name
@@ -373,7 +373,10 @@ class _PlanBuilder:
         operands = operation.inputs, operation.outputs
         costs_ns = () if cost_ns is None else (cost_ns,)
         step = Step(position, bound, *operands, kernel, costs_ns=costs_ns)
-        self._steps.append(step)
+        steps, self._subgraph = yield from dividing(step, self._subgraph)
+        self._steps += steps
+        self._operands = self._subgraph.operands
+        self._shapes += [o.dimensions for o in self._operands[len(self._shapes) :]]
 
     def _infer(self, operation: Operation, bound: BoundOperation) -> bool:
         """Set the shapes of the outputs; False if only execution shows them."""

@@ -14,6 +14,7 @@ from asyncnn.engine.delegation import (
     KernelRecord,
     Segment,
     Step,
+    dividing,
     step_of,
 )
 from asyncnn.engine.plan import (
@@ -80,14 +81,15 @@ class PlanRecord(msgspec.Struct, frozen=True, eq=False):
 
 def record_of(plan: Plan) -> PlanRecord:
     """Return what `restoring_plan` needs to make a plan again."""
-    steps = tuple(map(_record_of_step, plan.steps))
+    # What was divided is of one position, and divided again.
+    steps = {step.position: _record_of_step(step) for step in plan.steps}
     operands = plan.subgraph.operands
     folded = {
         index: value
         for index, value in plan.constants.items()
         if operands[index].lifetime not in CONSTANT_LIFETIMES
     }
-    return PlanRecord(plan.shapes, folded, steps, plan.arena)
+    return PlanRecord(plan.shapes, folded, tuple(steps.values()), plan.arena)
 
 
 def _record_of_step(step: Step) -> StepRecord[Array]:
@@ -119,7 +121,7 @@ def restoring_plan(
     """
     restored = _Restored(model, subgraph, record, makes_way)
     steps: list[Step] = []
-    kernels = SharedKernels()
+    kernels, count = SharedKernels(), len(subgraph.operands)
     for each in record.steps:
         if not each.outputs:
             (position,) = each.positions
@@ -135,8 +137,12 @@ def restoring_plan(
             made = KernelRecord(each.decided, numbers, restored.constant)
             kernel = _delegated(segment, delegate, identity, made)
             step = step_of(segment, kernel, each.costs_ns)
-        steps.append(step)
+        divided, subgraph = yield from dividing(step, subgraph)
+        steps += divided
         yield
+    crossing = tuple(each.dimensions for each in subgraph.operands[count:])
+    if crossing != tuple(record.shapes[count:]):
+        raise GeneralFailureError("a plan was made with another engine")
     constants = restored.constants.copy()  # parts may be asked for at any time
     return assembled(subgraph, record.shapes, constants, steps, record.arena)
 

@@ -19,8 +19,9 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
-from asyncnn.hal.operands import ExtensionOperationType
+from asyncnn.hal.operands import AnyOperandType, ExtensionOperationType
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
+from asyncnn.pacing import Steps
 
 PACKING_VERSION = 4
 """Counts the changes to what any kernel packs; see `BoundOperation.pack`.
@@ -144,6 +145,34 @@ class EngineKernel:
 
     def trim(self) -> None:
         """Free what no run uses, but for what one run on one thread needs."""
+
+
+class KernelPart(NamedTuple):
+    """One of the kernels that a `DividedKernel` is.
+
+    Inputs and outputs have numbers: the operation's inputs come first, then its
+    outputs, then what crosses from one part to another.
+    """
+
+    kernel: EngineKernel
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+Crossing: TypeAlias = tuple[AnyOperandType, Shape]
+"""Type and shape of what crosses from one part to another."""
+
+
+class DividedKernel(EngineKernel):
+    """Stands for several, each of which is a step of its own in a plan.
+
+    ``parting`` prepares them, in steps, and returns them in order, and what crosses.
+    """
+
+    def __init__(
+        self, parting: Callable[[], Steps[tuple[list[KernelPart], list[Crossing]]]]
+    ) -> None:
+        self.parting = parting
 
 
 def tiles_of(run: Run, inputs: Inputs, outputs: Outputs) -> Iterator[None]:

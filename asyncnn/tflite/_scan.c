@@ -81,12 +81,12 @@ typedef struct {
 } Operator;
 
 typedef struct {
-    uint64_t table, is_kept, is_constant;
+    uint64_t table, is_kept, is_constant, buffer;
     const Type *type;
     uint64_t scales;
     int32_t rank, shape[RANK];
     bool is_made, is_end, is_read, is_misaxed;
-    uint64_t buffer, start, size; /* of a constant's bytes, none of others */
+    uint64_t start, size; /* of a constant's bytes, none of others */
     double elements, scale;
 } Tensor;
 

@@ -190,8 +190,6 @@ def numbers(
 
     :raises struct.error: if they do not lie within the buffer.
     """
-    if not count:
-        return ()
     if count <= _SHORT:
         return _VECTORS[dtype][count](data, start)
     return struct.unpack_from(f"<{count}{_CODES[dtype]}", data, start)
@@ -217,8 +215,6 @@ def tables(data: memoryview, start: int, count: int) -> list[int]:
 
     :raises ValueError: if the vector does not lie within the buffer.
     """
-    if not count:
-        return []
     offsets: NDArray[Any] = np.frombuffer(data, "<u4", count, start)
     found: list[int] = (offsets + np.arange(start, start + 4 * count, 4)).tolist()
     return found

@@ -138,7 +138,7 @@ def _layouts(tensor_bytes: int) -> list[np.dtype[Any]]:
     """Return how C has buffers, tensors and operators in memory."""
     words = [
         ("table start size width", ""),
-        ("table is_kept is_constant", ""),
+        ("table is_kept is_constant buffer", ""),
         ("table code read reads made mades", "elements macs"),
     ]
     buffers, tensors, operators = (
@@ -146,7 +146,7 @@ def _layouts(tensor_bytes: int) -> list[np.dtype[Any]]:
         + [(name, "<f8") for name in real.split()]
         for whole, real in words
     )
-    tensors.append(("more", f"V{tensor_bytes - 24}"))
+    tensors.append(("more", f"V{tensor_bytes - 32}"))
     operators += [("is_scaled", "<u4"), ("is_depthwise", "<u4")]
     return [np.dtype(each) for each in (buffers, tensors, operators)]
 

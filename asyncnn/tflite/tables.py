@@ -221,10 +221,11 @@ class Survey(NamedTuple):
     Arrays have a row for each. All have the places of tables as ``table``. ``buffers``
     have ``start`` and ``size`` of bytes, and the ``width`` of elements as which
     operators read them, 0 if none does.
-    ``tensors`` that are ``is_kept`` may be referred to as they are. ``operators`` have
-    the number of their ``code``, where their numbers of inputs and outputs are, and how
-    many (``read``, ``reads``, ``made``, ``mades``), and what they take; see
-    `asyncnn.engine.costs`.
+    ``tensors`` that are ``is_kept`` may be referred to as they are, and have the number
+    of a ``buffer``. ``operators`` have the number of their ``code``, where their
+    numbers of inputs and outputs are, and how many (``read``, ``reads``, ``made``,
+    ``mades``), and what they take; see `asyncnn.engine.costs`. Of a part of a graph,
+    they are those of ``numbers`` alone.
     """
 
     buffers: NDArray[Any]
@@ -232,17 +233,19 @@ class Survey(NamedTuple):
     operators: NDArray[Any]
     may_surprise: int
     is_hybrid: int
+    numbers: Sequence[int] = ()
 
     def short_operators(self, data: memoryview) -> list[ShortOperator]:
-        """Return all operators of the graph in ``data``."""
+        """Return its operators in ``data``, the file."""
+        numbers = self.numbers or range(len(self.operators))
         return [
             ShortOperator(
                 index,
                 flatbuffer.numbers(data, read, reads, flatbuffer.INT32),
                 flatbuffer.numbers(data, made, mades, flatbuffer.INT32),
             )
-            for index, (_, _, read, reads, made, mades, *_) in enumerate(
-                self.operators.tolist()
+            for index, (_, _, read, reads, made, mades, *_) in zip(
+                numbers, self.operators.tolist(), strict=True
             )
         ]
 

@@ -59,9 +59,9 @@ def barriers(steps: Sequence[Timed]) -> list[int]:
     return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS))
 
 
-def is_short(costs: Sequence[int]) -> bool:
-    """Tell whether steps of such times have no `barriers`, whatever they do."""
-    return sum(costs) < WORTH_CUTTING * BARRIER_NS and len(costs) <= MOST_STEPS
+def is_short(costs: Sequence[int], part_ns: float = BARRIER_NS) -> bool:
+    """Tell whether steps of such times have no `cuts`, or `barriers`."""
+    return sum(costs) < WORTH_CUTTING * part_ns and len(costs) <= MOST_STEPS
 
 
 def cuts(steps: Sequence[Timed], part_ns: float) -> list[int]:

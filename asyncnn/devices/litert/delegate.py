@@ -21,7 +21,7 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import BoundOperation
 
-WRITER_VERSION = 6
+WRITER_VERSION = 7
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0
@@ -36,6 +36,12 @@ WORTH_SHARING_BYTES = 2**20
 
 _IN_FLOAT16 = "float32", "int32", "bool"
 """What segments consist of that may be computed so: codes keep their precision."""
+
+
+def version_with(engine: Engine) -> str:
+    """Return the version of all that is decided about graphs of ``engine``."""
+    told = msgspec.json.encode(engine.speeds).decode()
+    return f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {told}"
 
 
 class LiteRtDelegate:
@@ -59,10 +65,7 @@ class LiteRtDelegate:
         # What is claimed but in no plan in the end goes with the operation.
         self._made: WeakKeyDictionary[BoundOperation, WrittenOperation]
         self._made = WeakKeyDictionary()
-        told = msgspec.json.encode(engine.speeds).decode()
-        self.version = (
-            f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {told}"
-        )
+        self.version = version_with(engine)
 
     def version_for(self, *, relaxed: bool) -> str:
         """See `Delegate`."""

@@ -7,16 +7,19 @@ cross a barrier are copied by an operator of the head, and those behind it, whic
 the copies, are written anew, too. So are outputs copied that LiteRT would not write
 to: inputs, constants, and those that a graph lists before. Large weights lie apart
 (`graph_file`).
+
+A long graph has several heads, each with a part of its operators. The file is behind
+all of them, so that weights are there once.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from asyncnn.devices.litert.cuts import barriers, is_short
 from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
+from asyncnn.devices.litert.region_parts import TimedOperator, timed_operators
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
@@ -30,7 +33,6 @@ from asyncnn.tflite.tables import (
     Contents,
     Graph,
     Operator,
-    ShortOperator,
     StoredBytes,
     Survey,
     Tensor,
@@ -66,16 +68,6 @@ def region_file(
     if output_shape is not None:
         shapes |= dict.fromkeys(main.outputs, output_shape)
     return _Head(contents).finish(shapes, None if output_shape is not None else speeds)
-
-
-class _Timed(NamedTuple):
-    """An operator without constants, its number, and all that it reads."""
-
-    cost_ns: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    number: int
-    reads: tuple[int, ...]
 
 
 class _Head:
@@ -181,13 +173,32 @@ class _Head:
         """Return where tensors of a sound graph are described; place its buffers."""
         file, tensors = self._file, survey.tensors
         is_long = len(self._data) > _COPIED_BYTES
+        ends = {*graph.inputs, *graph.outputs}
+        places: list[int] = (-tensors["table"]).tolist()
+        anew = {*np.flatnonzero(tensors["is_kept"] == 0).tolist()}
+        of_others = set[int]()
+        if survey.numbers:
+            operators = survey.short_operators(self._data)
+            own = ends.union(*[each.inputs + each.outputs for each in operators])
+            anew = (anew & own) | ends
+            own.discard(-1)
+            of_others = {*range(len(survey.buffers))}
+            of_others -= {*tensors["buffer"][[*own]].tolist()}
+            unread = file.table(((0, REFERENCE, file.numbers(())),))
+            for index in range(len(places)):
+                if index not in own:
+                    places[index] = unread
         for number, row in enumerate(survey.buffers.tolist()):
             place, start, size, width = row
             if not width:
                 continue
+            data = self._whole[start : start + size]
+            if number in of_others:
+                if is_long and may_lie_apart(data):
+                    self._holes.append((start, size))
+                continue
             self._buffers[number] = -place
             if is_long or start % width:
-                data = self._whole[start : start + size]
                 if start % width:
                     place = file.table(((0, REFERENCE, file.data(data)),))
                 elif may_lie_apart(data):
@@ -195,9 +206,7 @@ class _Head:
                 else:
                     continue
                 self._buffers[number] = place
-        places: list[int] = (-tensors["table"]).tolist()
-        ends = {*graph.inputs, *graph.outputs}
-        for index in np.flatnonzero(tensors["is_kept"] == 0).tolist():
+        for index in anew:
             name = f"tensor_{index}" if index in ends else ""
             tensor, shape = graph.tensors[index], shapes.get(index)
             places[index] = self._described(tensor, shape, tensor.buffer, name)
@@ -370,21 +379,22 @@ class _Head:
                 return [
                     place for each in operators for place in self._safely(each, tensors)
                 ]
+            costs = [costs[each.index] for each in operators]
             return self._divided(
-                graph, _timed(graph, operators, costs), shapes, tensors
+                graph, timed_operators(graph, operators, costs), shapes, tensors
             )
         for code in {*survey.operators["code"].tolist()}:
             self._codes[code] = -self._contents.codes[code]
         if is_short(costs):
             places: list[Place] = (-survey.operators["table"]).tolist()
             return places
-        timed = _timed(graph, survey.short_operators(self._data), costs)
+        timed = timed_operators(graph, survey.short_operators(self._data), costs)
         return self._divided(graph, timed, shapes, tensors)
 
     def _divided(
         self,
         graph: Graph,
-        timed: Sequence[_Timed],
+        timed: Sequence[TimedOperator],
         shapes: dict[int, Shape],
         tensors: list[Place],
     ) -> list[Place]:
@@ -416,25 +426,6 @@ class _Head:
             elif survey is None:
                 steps += self._safely(graph.operators[number], tensors)
             else:
-                steps.append(-int(survey.operators["table"][number]))
+                steps.append(-int(survey.operators["table"][at]))
             alive += made
         return steps
-
-
-def _timed(
-    graph: Graph, operators: Sequence[ShortOperator | Operator], costs: Sequence[int]
-) -> list[_Timed]:
-    if graph.survey is not None:
-        constant = {*np.flatnonzero(graph.survey.tensors["is_constant"]).tolist()}
-    else:
-        constant = {each.index for each in graph.tensors if each.stored is not None}
-    timed: list[_Timed] = []
-    for each in operators:
-        number = each.index if isinstance(each, Operator) else each.number
-        varying = tuple([i for i in each.inputs if i >= 0 and i not in constant])
-        made = each.outputs if varying else ()
-        cost_ns = costs[number] if varying else 0
-        timed.append(_Timed(cost_ns, varying, made, number, each.inputs))
-        if not varying:
-            constant.update(each.outputs)
-    return timed

@@ -9,23 +9,26 @@ alone shows the shapes of results, the public interpreter runs it.
 import os
 import weakref
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from asyncnn.devices.compiled_graph import CompiledTensor, GraphKernel, NoElementsError
-from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, WRITER_VERSION
+from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, version_with
 from asyncnn.devices.litert.graph_file import Engine, GraphFile
 from asyncnn.devices.litert.public_interpreter import computed
 from asyncnn.devices.litert.region_file import region_file
+from asyncnn.devices.litert.region_parts import region_parts
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions import Extension
-from asyncnn.extensions.regions import LITERT, region_extension
+from asyncnn.extensions.regions import LITERT, region_extension, type_of
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.input_files import decoding
+from asyncnn.kernels.kernel import Crossing, DividedKernel, KernelPart
 from asyncnn.memory.pages import is_final
-from asyncnn.pacing import completed
+from asyncnn.pacing import Steps, completed
 from asyncnn.tflite import runnable
 from asyncnn.tflite.contents import checked
 from asyncnn.tflite.scan import reading_checked
@@ -42,7 +45,6 @@ class RegionKernel(GraphKernel):
     ) -> None:
         graph = engine.compile(file)
         self.inputs, self.outputs = graph.inputs, graph.outputs
-        self.reads = tuple(range(1, 1 + len(graph.inputs)))
         super().__init__(
             lambda threads: engine.compile(file, threads=threads, weights=weights),
             graph,
@@ -54,7 +56,7 @@ class LiteRtRegions:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
+        self._version = version_with(engine)
         self._surprising: set[int] = set()
 
     def extension(self) -> Extension:
@@ -84,8 +86,14 @@ class LiteRtRegions:
             for tensor, shape in zip(kernel.outputs, declared, strict=True)
         )
 
-    def prepare(self, operation: BoundOperation) -> RegionKernel:
+    def prepare(self, operation: BoundOperation) -> RegionKernel | DividedKernel:
         """Compile a region whose shapes are all known; see `Prepare`."""
+        if _NOTE not in operation.noted:
+            contents = _contents(operation.value(0))
+            parts = region_parts(contents, self._engine.speeds)
+            # What has values is run at once, as it has no plan.
+            if parts and all(each.value is None for each in _given(operation)):
+                return DividedKernel(partial(self._parting, operation, contents, parts))
         kernel = self._kernel(operation)
         if kernel is None:
             raise GeneralFailureError(
@@ -94,38 +102,82 @@ class LiteRtRegions:
             )
         _check("input", operation.inputs[1:], kernel.inputs)
         _check("output", operation.outputs, kernel.outputs)
+        kernel.reads = tuple(range(1, 1 + len(kernel.inputs)))
         return kernel
+
+    def _parting(
+        self, operation: BoundOperation, contents: Contents, parts: Sequence[Contents]
+    ) -> Steps[tuple[list[KernelPart], list[Crossing]]]:
+        """Compile the parts of a region, each for shapes that the last one gives."""
+        main, given = contents.graphs[0], _own_shapes(contents, _given(operation))
+        shapes = dict(zip(main.inputs, given, strict=True))
+        numbers = {index: at for at, index in enumerate(main.inputs + main.outputs, 1)}
+        ends: dict[int, CompiledTensor] = {}
+        made: list[KernelPart] = []
+        crossing: list[Crossing] = []
+        for part in parts:
+            graph, nbytes = part.graphs[0], operation.value(0).nbytes
+            try:
+                needed = [shapes[index] for index in graph.inputs]
+                kernel = self._compiled(nbytes, part, needed)
+            except NoElementsError:  # there is no memory for what crosses
+                if part is contents:
+                    raise
+                return (yield from self._parting(operation, contents, [contents]))
+            own = graph.inputs + graph.outputs
+            ends.update(zip(own, kernel.inputs + kernel.outputs, strict=True))
+            for index in graph.outputs:
+                shapes[index] = ends[index].shape
+                if index not in numbers:
+                    numbers[index] = 1 + len(numbers)
+                    type_ = type_of(LITERT, ends[index].dtype)
+                    crossing.append((type_, _like(shapes[index])))
+            read = tuple(numbers[index] for index in graph.inputs)
+            written = tuple(numbers[index] for index in graph.outputs)
+            made.append(KernelPart(kernel, read, written))
+            yield
+        _check("input", operation.inputs[1:], [ends[index] for index in main.inputs])
+        _check("output", operation.outputs, [ends[index] for index in main.outputs])
+        return made, crossing
 
     def compute(self, operation: BoundOperation) -> Sequence[Array]:
         """Run a region whose shapes only a run shows; see `Compute`."""
+        contents = _contents(operation.value(0))
+        shapes = _own_shapes(contents, _given(operation))
+        file = self._file(contents, shapes)
         given = [operand.require_value() for operand in _given(operation)]
-        file = self._file(_contents(operation.value(0)), [each.shape for each in given])
         results = computed(file, given)
         return [
             np.ascontiguousarray(each).reshape(_like(each.shape)) for each in results
         ]
 
     def _kernel(self, operation: BoundOperation) -> RegionKernel | None:
-        return operation.note(_NOTE, lambda: self._compiled(operation))
+        return operation.note(_NOTE, lambda: self._settled(operation))
 
-    def _compiled(self, operation: BoundOperation) -> RegionKernel | None:
+    def _settled(self, operation: BoundOperation) -> RegionKernel | None:
         """Return the graph for the inputs' shapes; None if a run makes its results."""
         graph = operation.value(0)
         contents = _contents(graph)
-        shapes = [operand.require_shape() for operand in _given(operation)]
+        shapes = _own_shapes(contents, _given(operation))
         if runnable.may_surprise(contents) and not self._is_settled(contents, shapes):
             self._surprising.add(id(graph))
             weakref.finalize(graph, self._surprising.discard, id(graph))
             return None
-        file = self._file(contents, shapes)
-        weights = None
-        if graph.nbytes >= WORTH_SHARING_BYTES:
-            key = weights_key(os.urandom(16), self._version)
-            weights = PackedWeights(key)
         try:
-            return RegionKernel(self._engine, file, weights)
+            return self._compiled(graph.nbytes, contents, shapes)
         except NoElementsError:  # there can only be LiteRT's own memory for it
             return None
+
+    def _compiled(
+        self, nbytes: int, contents: Contents, shapes: Sequence[Shape]
+    ) -> RegionKernel:
+        """Return the graph of a file of ``nbytes``, or of a part of it."""
+        file = self._file(contents, shapes)
+        weights = None
+        if nbytes >= WORTH_SHARING_BYTES:
+            key = weights_key(os.urandom(16), self._version)
+            weights = PackedWeights(key)
+        return RegionKernel(self._engine, file, weights)
 
     def _is_settled(self, contents: Contents, shapes: Sequence[Shape]) -> bool:
         """Return whether the shapes of outputs follow from the inputs'.
@@ -145,23 +197,31 @@ class LiteRtRegions:
         shapes: Sequence[Shape],
         output_shape: Shape | None = None,
     ) -> GraphFile:
-        main = contents.graphs[0]
-        if len(shapes) != len(main.inputs):
-            raise InvalidArgumentError(
-                f"{len(shapes)} inputs for {main.label}, which has {len(main.inputs)}"
-            )
-        own = []
-        for shape, index in zip(shapes, main.inputs, strict=True):
-            tensor = main.tensors[index]
-            if _like(tensor.shape) != shape and len(tensor.shape) != len(shape):
-                raise InvalidArgumentError(
-                    f"{tensor.label} of shape {list(tensor.shape)} cannot have "
-                    f"{list(shape)}"
-                )
-            own.append(tensor.shape if _like(tensor.shape) == shape else shape)
         speeds = self._engine.speeds
         with decoding("TFLite"):
-            return region_file(contents, own, speeds, output_shape=output_shape)
+            return region_file(contents, shapes, speeds, output_shape=output_shape)
+
+
+def _own_shapes(contents: Contents, given: Sequence[BoundOperand]) -> list[Shape]:
+    """Return the shapes of a file's inputs as LiteRT has them.
+
+    :raises InvalidArgumentError: if it cannot have them.
+    """
+    main = contents.graphs[0]
+    if len(given) != len(main.inputs):
+        raise InvalidArgumentError(
+            f"{len(given)} inputs for {main.label}, which has {len(main.inputs)}"
+        )
+    own = []
+    for operand, index in zip(given, main.inputs, strict=True):
+        shape, tensor = operand.require_shape(), main.tensors[index]
+        if _like(tensor.shape) != shape and len(tensor.shape) != len(shape):
+            raise InvalidArgumentError(
+                f"{tensor.label} of shape {list(tensor.shape)} cannot have "
+                f"{list(shape)}"
+            )
+        own.append(tensor.shape if _like(tensor.shape) == shape else shape)
+    return own
 
 
 def _contents(graph: Array) -> Contents:

@@ -44,7 +44,7 @@ from asyncnn.tflite.scan import reading_checked
 from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Tensor
 
 _MOST_NS = 4_500_000
-"""Estimated time of a graph that a pause has begin anew; see `cuts.SEGMENT_NS`."""
+"""Estimated time of a graph that a pause may have begin anew; see `cuts.SEGMENT_NS`."""
 
 _HAL_TYPES = frozenset({"FLOAT32", "FLOAT16", "INT32", "INT8", "UINT8", "BOOL"})
 
@@ -114,16 +114,18 @@ def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) 
     Its ends are tensors of the HAL, of lengths that are known without a run, it can be
     stopped anywhere, as LiteRT cannot within graphs that others run, and no numbers are
     rounded that the translation keeps. Nor is it so long that what an urgent run takes
-    the lane from has much to compute again: translations are divided into segments.
+    the lane from has much to compute again: translations are divided into segments, and
+    so are graphs that C finds sound.
     """
     if len(contents.graphs) > 1 or input_shapes or runnable.may_surprise(contents):
         return False
-    # What C finds sound has builtin operators alone.
-    if graph.survey is None and any(
-        each.name in runnable.OWN_CUSTOM for each in graph.operators
+    # What C finds sound has builtin operators alone, and is run in parts.
+    if graph.survey is None and (
+        any(each.name in runnable.OWN_CUSTOM for each in graph.operators)
+        or sum(estimated_of_graph_ns(graph)) > _MOST_NS
     ):
-        return False  # an extension may have them
-    if is_hybrid(graph) or sum(estimated_of_graph_ns(graph)) > _MOST_NS:
+        return False  # an extension may have them, or a pause loses too much
+    if is_hybrid(graph):
         return False
     ends = [graph.tensors[index] for index in {*graph.inputs, *graph.outputs}]
     return all(

@@ -98,7 +98,7 @@ class Look(Observer):
         """Keep the step, and what is not known yet of it."""
         super().__call__(observed)
         plan, step, inputs, outputs, *_ = observed
-        key = id(plan.subgraph), step.position
+        key = id(plan.subgraph), step.outputs[0]
         if key in self.facts:
             return
         self.facts[key] = facts_of_run(plan, step, inputs, outputs)

@@ -37,7 +37,7 @@ from asyncnn.tools.profiling.timeline import (
 )
 
 Key: TypeAlias = tuple[int, int]
-"""Of a step: the identity of its subgraph, and its position there."""
+"""Of a step: the identity of its subgraph, and its first output."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class _Unit(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def key(self) -> Key:
-        return id(self.plan.subgraph), self.step.position
+        return id(self.plan.subgraph), self.step.outputs[0]
 
     @property
     def places(self) -> list[Place]:
@@ -98,7 +98,7 @@ class Summary:
         operations = _with_readers(self._model, list(self._operations()))
         stages, lines = tuple(self._stages()), self._seen.timelines
         in_operations = sum(each.share for each in operations)
-        of_main = sum(each.subgraph is None for each in operations)
+        of_main = len({each.index for each in operations if each.subgraph is None})
         return Profile(
             device=self._device,
             runs=len(lines),
@@ -165,7 +165,7 @@ class Summary:
             for plan, step, _, _ in execution.entries:
                 is_main = plan is execution.plan
                 which = None if is_main else self._number_of(plan.subgraph)
-                unit = partition, (id(plan.subgraph), step.position)
+                unit = partition, (id(plan.subgraph), step.outputs[0])
                 found.setdefault(unit, (which, plan, step))
                 of_unit = numbers.setdefault(unit, [])
                 if number not in of_unit:

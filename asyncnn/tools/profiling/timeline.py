@@ -75,7 +75,7 @@ class TracedExecution(msgspec.Struct):
 
 
 Place: TypeAlias = tuple[int, int, int]
-"""Of a step: number of the execution, identity of the subgraph, and its position."""
+"""Of a step: number of the execution, identity of the subgraph, and an output."""
 
 
 class Timeline:
@@ -140,7 +140,7 @@ class Timeline:
             if entry.step.operation.type in CONTROL_FLOW:
                 while outer and outer[-1][0] >= entry.begun_ns:
                     inner.append(outer.pop())
-            place = number, id(entry.plan.subgraph), entry.step.position
+            place = number, id(entry.plan.subgraph), entry.step.outputs[0]
             taken_ns = entry.ended_ns - entry.begun_ns - _sum(inner)
             self.own_ns[place] += taken_ns - within_ns - len(inner) * around_ns
             self.counts[place] += 1

@@ -102,11 +102,11 @@ def of_integer_weights() -> bytes:
 
 
 def of_long_runs() -> bytes:
-    """Some 10 ms, which a pause within one graph would lose."""
+    """Some 10 ms, which a pause would lose: only files of usual forms are divided."""
     x, y = f32(512, 1024), f32(512, 1024)
     weights = const(np.zeros((1024, 1024)), np.float32)
     operator = Op("FULLY_CONNECTED", [x, weights], [y], "FullyConnectedOptions")
-    return write([operator], [x], [y])
+    return write([operator], [x], [y, y])
 
 
 TRANSLATED = {
