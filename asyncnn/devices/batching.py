@@ -256,8 +256,7 @@ class BatchPreparations:
                     break
                 given = model, None, program.extensions, program.delegate
                 stacked = Program(*given, makes_way=makes_way, is_built=False)
-                yield from stacked.building()
-                stacked.limit(self._most_bytes)
+                yield from stacked.building(self._most_bytes)
                 is_same = yield from self._agreeing(program, stacked, size)
                 taken_ns[size] = yield from self._timing(stacked)
                 most_ns = min(size * taken_ns[1], self._most_ns / _MARGIN)

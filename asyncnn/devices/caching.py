@@ -157,8 +157,7 @@ class ModelCaches:
                 *(model, None, self._extensions, self._delegate, identity),
                 makes_way=priority is Priority.LOW,
                 is_built=False,
-            ).building()
-            program.limit(self._most_bytes)
+            ).building(self._most_bytes)
             compiled = Compiled(program, preference, priority)
             if files is not None:
                 try:
@@ -204,8 +203,7 @@ class ModelCaches:
             *(model, plans, self._extensions, self._delegate, record.compilation),
             makes_way=record.priority is Priority.LOW,
             is_built=False,
-        ).building()
-        program.limit(self._most_bytes)
+        ).building(self._most_bytes)
         # Others may have loaded it meanwhile.
         program = self._loaded.setdefault(known, program)
         return Compiled(program, record.preference, record.priority)

@@ -112,11 +112,16 @@ class Program:
         if is_built:
             completed(self.building())
 
-    def building(self) -> Steps[Self]:
+    def building(self, most_bytes: int | None = None) -> Steps[Self]:
         """Build or restore the plans for declared shapes, in steps; see the class.
 
+        No run takes more memory than `check_memory` allows: temporaries and kernels'
+        scratch; the latter shows at the first run.
+
+        :raises ResourceExhaustedPersistentError: if a run of the declared shapes does.
         :raises AsyncnnError: as the constructor, which does this if it ``is_built``.
         """
+        self._most_bytes = most_bytes
         for number in range(MAIN, len(self.model.referenced)):
             shapes = _declared_shapes(self.subgraph(number))
             is_put_off = self.delegate is None and number in self._records
@@ -124,6 +129,8 @@ class Program:
                 yield from self.planning(shapes, number)
             elif shapes is None and number == MAIN:
                 yield from self._offering_open(self.subgraph(number))
+        if self._main is not None:
+            check_memory(self._main.arena.size_bytes, most_bytes)
         return self
 
     def _offering_open(self, subgraph: Subgraph) -> Steps[None]:
@@ -158,18 +165,6 @@ class Program:
         To ask restores none: that takes a while, and may fail.
         """
         return self._main is not None and self._main.is_straight
-
-    def limit(self, most_bytes: int | None) -> None:
-        """Have no plan's run take more memory than `check_memory` allows from now on.
-
-        That is temporaries and kernels' scratch; the latter shows at the first run.
-
-        :raises ResourceExhaustedPersistentError: if the temporaries of a run of the
-            declared shapes take more.
-        """
-        self._most_bytes = most_bytes
-        if self._main is not None:
-            check_memory(self._main.arena.size_bytes, most_bytes)
 
     @property
     def is_foreseeable(self) -> bool:
