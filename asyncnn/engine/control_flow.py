@@ -6,6 +6,7 @@ at the start, `resume` returns the next one to run; None means that the operatio
 done and its outputs are in the slots of the plan that it belongs to.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -45,22 +46,26 @@ def run_dynamic_step(
     slots: Slots,
     operands: tuple[Operand, ...],
     elsewhere: Elsewhere = _to_the_end,
+    grow: Callable[[int], None] = lambda _: None,
 ) -> bool:
     """Infer shapes, prepare and run ``step``; set its outputs in ``slots``.
 
-    False if it was interrupted for a pause, and is to be run anew.
+    False if it was interrupted for a pause, and is to be run anew. ``grow`` is called
+    with the bytes that it takes, before that where they are known.
 
     :raises GeneralFailureError: if the values do not fit the operation.
     """
     operation = _with_values(step, slots)
     computed: Sequence[Array] | InterruptibleRun
-    if kernels.is_data_dependent(operation.type):
+    is_dependent = kernels.is_data_dependent(operation.type)
+    if is_dependent:
         computed = kernels.compute(operation)
     else:
-        computed = _prepare_and_run(operation, step, slots)
+        computed = _prepare_and_run(operation, step, slots, grow)
     results: Sequence[Array] = []
     if not isinstance(computed, InterruptibleRun):
         results = computed
+        grow(is_dependent * sum([each.nbytes for each in results]))
     elif not elsewhere(computed, [], results):
         return False
     for index, result in zip(step.outputs, results, strict=True):
@@ -92,14 +97,14 @@ def store(
 
 
 def _prepare_and_run(
-    operation: BoundOperation, step: Step, slots: Slots
+    operation: BoundOperation, step: Step, slots: Slots, grow: Callable[[int], None]
 ) -> Sequence[Array] | InterruptibleRun:
     try:
         shapes = infer_shapes(operation)
         if None in shapes and kernels.may_learn_shapes(operation.type):
             return kernels.compute(operation)
         outputs = [
-            _array_for(slots[index], shape, operand)
+            _array_for(slots[index], shape, operand, grow)
             for index, shape, operand in zip(
                 step.outputs, shapes, operation.outputs, strict=True
             )
@@ -137,13 +142,17 @@ def _with_value(
 
 
 def _array_for(
-    given: Array | None, shape: Shape | None, operand: BoundOperand
+    given: Array | None,
+    shape: Shape | None,
+    operand: BoundOperand,
+    grow: Callable[[int], None],
 ) -> Array:
     """Return the array that waits for the output if it fits, else a new one."""
     if shape is None:
         raise ValueNeededError
     if given is not None and given.shape == shape:
         return given
+    grow(math.prod(shape) * operand.dtype.itemsize)
     return np.empty(shape, operand.dtype)
 
 

@@ -272,6 +272,7 @@ class PlanExecution:
                 elif not run_dynamic_step(
                     *(step, bound.slots, bound.plan.subgraph.operands),
                     partial(self._run_elsewhere, pause=pause),
+                    partial(bound.grow, self._program.most_bytes),
                 ):
                     return False
                 elif has_learnt_shapes(step.operation):

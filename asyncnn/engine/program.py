@@ -108,7 +108,7 @@ class Program:
         self._makes_way = makes_way
         self._regions: dict[int, dict[int, Array]] = {}
         self._threads = 1
-        self._most_bytes: int | None = None
+        self.most_bytes: int | None = None
         if is_built:
             completed(self.building())
 
@@ -121,7 +121,7 @@ class Program:
         :raises ResourceExhaustedPersistentError: if a run of the declared shapes does.
         :raises AsyncnnError: as the constructor, which does this if it ``is_built``.
         """
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         for number in range(MAIN, len(self.model.referenced)):
             shapes = _declared_shapes(self.subgraph(number))
             is_put_off = self.delegate is None and number in self._records
@@ -307,7 +307,7 @@ class Program:
     def equipping(self, plan: Plan) -> Steps[Workspace]:
         """Allocate a workspace of ``plan``, in steps."""
         with building_large() if self.is_large else nullcontext():
-            return (yield from Workspace.making(plan, self._most_bytes))
+            return (yield from Workspace.making(plan, self.most_bytes))
 
     def idle_workspace(self, plan: Plan) -> Workspace | None:
         """Take an idle workspace of ``plan``, if there is one."""

@@ -313,7 +313,7 @@ class BoundPlan:
     are called on the workspace's own lists.
     """
 
-    __slots__ = ("calls", "plan", "position", "slots", "workspace")
+    __slots__ = ("_held_bytes", "calls", "plan", "position", "slots", "workspace")
 
     def __init__(
         self,
@@ -323,7 +323,7 @@ class BoundPlan:
     ) -> None:
         self.workspace = workspace
         self.plan: Plan = workspace.plan
-        self.position = 0
+        self.position, self._held_bytes = 0, workspace.size_bytes
         arrays = [*inputs, *outputs_for(self.plan, outputs)]
         self.slots: Slots = workspace.slots.copy()
         for port, array in zip(self.plan.ports, arrays, strict=True):
@@ -335,6 +335,14 @@ class BoundPlan:
             if self.plan.is_straight
             else workspace.calls(self.slots)
         )
+
+    def grow(self, most_bytes: int | None, size: int) -> None:
+        """Count what a step takes whose shapes only the run shows.
+
+        :raises ResourceExhaustedPersistentError: as `check_memory`.
+        """
+        self._held_bytes += size
+        check_memory(self._held_bytes, most_bytes)
 
     def outputs(self) -> list[Array]:
         """Return the arrays of the subgraph's outputs, all computed."""

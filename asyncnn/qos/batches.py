@@ -15,6 +15,7 @@ of higher priority never is: its client has no member then.
 
 import heapq
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from asyncnn.qos.run_queue import RunQueue
@@ -46,15 +47,12 @@ def gathered(queue: RunQueue[JobT], leader: JobT, now_ns: int) -> JobT:
     taken = _following(queue, leader, batching, sizes[-1] - 1, now_ns)
     members = [leader, *(first[-1] for first in taken)]
     size = _largest(sizes, batching, members, now_ns)
-    for first in taken[max(size, 1) - 1 :]:
-        _put_back(first)
-    if not size:
-        return leader
-    try:
-        batch: JobT = batching.batch(members[:size])
-    except MemoryError:
-        for first in taken[: size - 1]:
-            _put_back(first)
+    batch: JobT | None = None
+    with suppress(MemoryError):
+        batch = batching.batch(members[:size]) if size else None
+    for first in taken if batch is None else taken[size - 1 :]:
+        first[-1].account.ready[first[-1].priority].put_back(first)
+    if batch is None:
         return leader
     for member in members[1:size]:
         account = member.account
@@ -76,11 +74,6 @@ def _carry(queue: RunQueue[Any], batch: Any, now_ns: int) -> None:
         member.state, member.batch = CARRIED, batch
         member.account.served_ns[batch.priority] = now_ns
     leader.state = LEADING
-
-
-def _put_back(first: _First) -> None:
-    job = first[-1]
-    job.account.ready[job.priority].put_back(first)
 
 
 def _largest(

@@ -120,10 +120,28 @@ def of_any_length() -> NamedModel:
     return builder.build()
 
 
+def as_long_as_it_says() -> NamedModel:
+    """Return a model of temporaries as long as its input says."""
+    builder = ModelBuilder()
+    open_ = Operand(OperandType.TENSOR_FLOAT32, (0,))
+    x = builder.input("x", OperandType.TENSOR_INT32, (1,))
+    one = builder.constant(np.ones(1, np.float32))
+    value = builder.operation(OperationType.TILE, [one, x], open_)
+    for _ in range(3):
+        value = builder.operation(OperationType.RELU, [value], open_)
+    axes = builder.constant(np.zeros(1, np.int32))
+    inputs = [value, axes, builder.scalar(True)]
+    y = Operand(OperandType.TENSOR_FLOAT32, (1,))
+    builder.output(builder.operation(OperationType.REDUCE_MAX, inputs, y), "y")
+    return builder.build()
+
+
 @pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize(
     ("make", "x", "expected"),
     [
+        # Each of four takes 2 MiB.
+        (as_long_as_it_says, np.full(1, 2**19, np.int32), 1),
         (far_apart, np.ones((1, 1, 1, 1), np.float32), 3),
         (of_any_length, np.ones(2**20, np.float32), 1),
     ],
