@@ -80,7 +80,11 @@ def sample(version: HalVersion) -> str:
     "specs",
     [
         pytest.param(slice(None, None, 20), id="some"),
-        pytest.param(slice(None), id="all", marks=pytest.mark.exhaustive),
+        pytest.param(
+            slice(None),
+            id="all",
+            marks=[pytest.mark.exhaustive, pytest.mark.timeout(600)],
+        ),
     ],
 )
 async def test_vectors_of_its_version_pass_on_every_path(
