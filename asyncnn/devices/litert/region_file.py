@@ -192,13 +192,13 @@ class _Head:
             place, start, size, width = row
             if not width:
                 continue
-            data = self._whole[start : start + size]
             if number in of_others:
-                if is_long and may_lie_apart(data):
+                if is_long and may_lie_apart(self._whole[start : start + size]):
                     self._holes.append((start, size))
                 continue
             self._buffers[number] = -place
             if is_long or start % width:
+                data = self._whole[start : start + size]
                 if start % width:
                     place = file.table(((0, REFERENCE, file.data(data)),))
                 elif may_lie_apart(data):
