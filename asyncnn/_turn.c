@@ -343,7 +343,7 @@ note(End *end, PyObject *waiter)
     return end->waiting && !PyDict_SetItem(end->waiting, waiter, Py_None);
 }
 
-/* Tell whether an end that belongs to one loop is awaited there: 1, 0 or -1. */
+/* Return whether an end that belongs to one loop is awaited there: 1, 0 or -1. */
 static int
 is_on(State *state, PyObject *end, PyObject *loop)
 {

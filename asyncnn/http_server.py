@@ -259,7 +259,7 @@ def _parsed(head: bytes) -> HttpRequest | None:
 
 
 def _is_own(host: str | None, names: Collection[str]) -> bool:
-    """Tell whether ``host`` cannot be a foreign name that resolves to this machine."""
+    """Return whether ``host`` is no foreign name that resolves to this machine."""
     if host is None:
         return False
     if host in {"localhost", socket.gethostname().lower(), *names}:

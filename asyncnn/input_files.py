@@ -357,7 +357,7 @@ class _Errands:
             each.refuse()
 
     def hangs(self, what: str) -> bool:
-        """Tell whether a thread that was left behind still does this."""
+        """Return whether a thread that was left behind still does this."""
         now_ns = time.monotonic_ns()
         with self._lock:
             left = [each for each in self._left if each.what == what]

@@ -167,7 +167,7 @@ class AsyncnnBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Tell whether models run on a device of ONNX's: the CPU, whichever runs it."""
+        """Return whether models run on a device of ONNX's: on the CPU alone."""
         return device == "CPU"
 
 

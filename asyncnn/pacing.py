@@ -36,7 +36,7 @@ _YIELD_S = 1e-6
 """The system makes some 50 us of it: about what it takes to wake a thread."""
 
 TakeTurn: TypeAlias = Callable[[Callable[[], bool]], bool]
-"""Tells whether something may be read now.
+"""Says whether something may be read now.
 
 If not, what it is given is called in a later turn of the loop, and says whether it has
 read something.

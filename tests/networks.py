@@ -151,7 +151,7 @@ Term: TypeAlias = tuple[str, str, str]
 
 
 def is_region() -> bool:
-    """Tell whether models are regions now."""
+    """Return whether models are regions now."""
     return bool(_forms[-1])
 
 

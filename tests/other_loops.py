@@ -99,7 +99,7 @@ class Choice:
 
 
 def is_of_many(case: Any) -> bool:
-    """Tell whether a parameter says that it is for exhaustive tests."""
+    """Return whether a parameter says that it is for exhaustive tests."""
     marks = case.callspec.marks if hasattr(case, "callspec") else ()
     return any(mark.name == "exhaustive" for mark in marks)
 

@@ -215,7 +215,7 @@ def _is_public(name: str) -> bool:
 
 
 def _is_ours(function: Callable[..., object]) -> bool:
-    """Tell whether a member is not merely inherited from elsewhere."""
+    """Return whether a member is not merely inherited from elsewhere."""
     return str(getattr(function, "__module__", "")).startswith("asyncnn")
 
 

@@ -64,7 +64,7 @@ def _documented(module: ModuleType, name: str) -> bool:
 
 
 def _is_documented_constant(module: str, name: str) -> bool:
-    """Tell whether a docstring is right below the assignment, where that may be."""
+    """Return whether a docstring is right below the assignment, where that may be."""
     tree = _tree(module)
     for statement, below in pairwise(tree.body):
         is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)

@@ -133,7 +133,7 @@ def failed_tests() -> set[str]:
 
 
 def came_to_the_end() -> bool:
-    """Tell whether pytest did, which notes the names of all tests then.
+    """Return whether pytest did, which notes the names of all tests then.
 
     Code that is tested may have ended the whole process, with any status.
     """

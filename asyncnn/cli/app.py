@@ -197,5 +197,5 @@ def _refused(error: Any) -> int:
     message = message.replace("Value error, ", "")
     path = "asyncnn" if error.ctx is None else error.ctx.command_path
     path = path.replace("python -m asyncnn", "asyncnn")
-    typer.echo(f"asyncnn: {message} ({path} -h tells what there is)", err=True)
+    typer.echo(f"asyncnn: {message} ({path} -h shows what there is)", err=True)
     return EXIT_BAD_INPUT

@@ -109,7 +109,7 @@ BENCHMARKS = {
         "bench_models.bench",
         "Measure model files beside LiteRT or ONNX Runtime, awaited in a thread.\n\n"
         "The device that is opened by default comes first. Engines that are missing\n"
-        "are told: pip install asyncnn\\[bench]. They may crash on damaged files.",
+        "are named: pip install asyncnn\\[bench]. They may crash on damaged files.",
         (_FILES, _ROUNDS, _FILTER, _MOBILENET, _INPUT_SHAPE),
         _counted,
     ),

@@ -49,7 +49,7 @@ def compare(asked: CompareOptions) -> None:
     Needs the runtime: pip install asyncnn\\[bench].
 
     Of a folder, each file is compared in a process of its own, and one line
-    tells of each: whether it agrees, both times, or why it does not run.
+    says of each: whether it agrees, both times, or why it does not run.
 
     Exits with 1 if an output is out of tolerance, with 2 on bad input.
     """

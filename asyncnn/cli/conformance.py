@@ -205,14 +205,14 @@ def _try_graphs(
                     continue
                 found.append(tried)
                 options.write_json(asked.json, found)
-                _tell(tried, most, run)
+                _report(tried, most, run)
                 failed = int(bool(tried.problem))
                 totals["passed"] += tried.graphs - failed
                 totals["failed"] += failed
     return totals
 
 
-def _tell(tried: "TriedGraphs", most: int, run: "VectorRuns") -> None:
+def _report(tried: "TriedGraphs", most: int, run: "VectorRuns") -> None:
     """Print how ``most`` graphs went at most, and how the one that failed is tried."""
     how = f"{tried.path}, {tried.transport}"
     count = options.counted(tried.graphs, "graph")

@@ -124,7 +124,7 @@ def _found(asked: DiffOptions) -> "DifferenceReport":
         allowed=Allowed(asked.lsb, asked.rtol, asked.atol, relaxed),
         options=tuple(asked.words()),
     )
-    return anyio.run(answer, inquiry, _tell)
+    return anyio.run(answer, inquiry, _report_step)
 
 
 def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:
@@ -143,7 +143,7 @@ def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _tell(text: str) -> None:
+def _report_step(text: str) -> None:
     stderr = options.console(stderr=True)
     if stderr.is_terminal:
         stderr.print(text)

@@ -224,8 +224,8 @@ def print_explanation(explanation: "Explanation") -> None:
     if explanation.translated:
         engine, _ = ENGINES[explanation.translated]
         typer.echo(f"{explanation.device} runs the file translated, not by {engine}")
-    for hint, told in explanation.hal_hints.items():
-        typer.echo(f"{explanation.device}: the hint {hint} is {told}")
+    for hint, use in explanation.hal_hints.items():
+        typer.echo(f"{explanation.device}: the hint {hint} is {use}")
     if explanation.batching:
         typer.echo(f"{explanation.device}: batches: {explanation.batching}")
     supported = sum(report.is_supported for report in explanation.operations)

@@ -79,7 +79,7 @@ def mlts(asked: MltsOptions) -> None:
     """Measure each model of a folder on every device, path and transport.
 
     Latency, preparation with and without a cache, memory, energy where the
-    machine tells it, and accuracy, beside LiteRT and ONNX Runtime, interleaved
+    machine shows it, and accuracy, beside LiteRT and ONNX Runtime, interleaved
     in one run. Outputs are judged by the .npz file beside a model, or by a
     labelled data set.
 
@@ -202,7 +202,7 @@ def _open(page: Path) -> None:
 
 
 class _Progress:
-    """Tells on a terminal what was done last, and how long the rest is going to take.
+    """Shows on a terminal what was done last, and how long the rest is going to take.
 
     No thread draws meanwhile, which would disturb what is measured.
     """
@@ -212,7 +212,7 @@ class _Progress:
         self._started = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:
-        """Tell that ``done`` of ``total`` steps are done."""
+        """Show that ``done`` of ``total`` steps are done."""
         spent = time.monotonic() - self._started
         left = format_duration(spent * 1e6 / done * (total - done), 2)
         self._show(f"{done / total:4.0%}  {what}; about {left} left")

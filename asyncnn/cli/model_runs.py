@@ -39,7 +39,7 @@ from asyncnn.tools.samples import (
     random_sample,
     samples,
     save_samples,
-    telling_open_axes,
+    hinting_open_axes,
 )
 
 PATHS: tuple[AnyPath, ...] = ("async", "sync", "burst", "fenced")
@@ -102,7 +102,7 @@ async def run_model(options: RunOptions) -> RunReport:
         priority = Priority[options.priority.upper()]
         prepared = await device.prepare(job.model, priority=priority)
         for path in paths:
-            with telling_open_axes(job.model if job.is_random else None):
+            with hinting_open_axes(job.model if job.is_random else None):
                 outputs, latencies = await _run_path(prepared, job, path, options)
             reports.append(_report(path, job, outputs, latencies, options))
         if options.output_file is not None:

@@ -140,10 +140,10 @@ class LoadingToCompare(Loading, frozen=True, kw_only=True):
 
     def words(self) -> list[str]:
         """Return what a command line has to have for the same of another file."""
-        told = [("--lsb", self.lsb if self.lsb != 1 else None)]
-        told += [("--rtol", self.rtol), ("--atol", self.atol)]  # type: ignore[list-item]
-        told += [("--extension", place) for place in self.extension or ()]  # type: ignore[misc]
-        return [str(word) for pair in told if pair[1] is not None for word in pair]
+        given = [("--lsb", self.lsb if self.lsb != 1 else None)]
+        given += [("--rtol", self.rtol), ("--atol", self.atol)]  # type: ignore[list-item]
+        given += [("--extension", place) for place in self.extension or ()]  # type: ignore[misc]
+        return [str(word) for pair in given if pair[1] is not None for word in pair]
 
 
 def flattened(command: Callable[..., None]) -> Callable[..., None]:

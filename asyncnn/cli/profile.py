@@ -79,18 +79,18 @@ def _measured(asked: ProfileOptions, path: Path) -> "Profile":
     from asyncnn.devices import OWN_PROCESS
     from asyncnn.runtime.opening_devices import open_device
     from asyncnn.tools.profiling.observed_runs import ProfileOrder, measure
-    from asyncnn.tools.samples import random_sample, telling_open_axes
+    from asyncnn.tools.samples import random_sample, hinting_open_axes
 
     named, extensions = asked.load(path, strict=asked.strict)
     given = options.given_samples(asked.input_file, named.inputs)
     inputs = given[0] if given else random_sample(named.inputs)
-    told = "random" if asked.input_file is None else asked.input_file.name
-    order = ProfileOrder(path.name, named, inputs, told, asked.runs)
+    origin = "random" if asked.input_file is None else asked.input_file.name
+    order = ProfileOrder(path.name, named, inputs, origin, asked.runs)
 
     async def run() -> "Profile":
         opening = open_device(asked.device, settings=OWN_PROCESS, extensions=extensions)
         async with opening as opened:
-            with telling_open_axes(None if given else named):
+            with hinting_open_axes(None if given else named):
                 rounds = partial(options.progress, description="runs")
                 return await measure(opened, order, rounds)
 

@@ -34,7 +34,7 @@ class RecordOptions(options.CommandOptions, frozen=True, kw_only=True):
 def record(asked: RecordOptions) -> None:
     """Write the last calls of a running driver, also of one that hangs, to a file.
 
-    Models and tensors are in it only if asyncnn serve was told to record them.
+    Models and tensors are in it only if asyncnn serve was asked to record them.
 
     Exits with 2 if there is no driver, or it records nothing.
     """
@@ -154,7 +154,7 @@ def replay(asked: ReplayOptions) -> None:
         report = msgspec.structs.replace(report, cut_calls=len(left.calls))
     options.show(
         report,
-        lambda told: _print(told, part, times=asked.bench),
+        lambda shown: _print(shown, part, times=asked.bench),
         json=asked.json,
         passed=report.passed,
     )

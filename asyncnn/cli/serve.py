@@ -37,13 +37,13 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
         UserLimits.max_pools=8; repeatable.
     settings: TOML file with settings of the device.
     metrics_port: Serve metrics for Prometheus on this port of 127.0.0.1; 0 is any.
-    log_level LEVEL: Least level of what is told on standard error: debug, info, warning
-        or error.
-    log_json: Tell it as one JSON object a line.
+    log_level LEVEL: Least level of what is logged to standard error: debug, info,
+        warning or error.
+    log_json: Log one JSON object a line.
     record CALLS: Keep the last calls, to be written by asyncnn record, or by a client
         that supervises this driver when it dies; 0 keeps none.
-    record_models: Keep the models of these calls, in full, which else are only told
-        from each other.
+    record_models: Keep the models of these calls, in full, which else have only
+        digests.
     record_tensors: Keep the inputs and outputs of these calls.
     record_bytes: Memory for models, tensors and requests that are kept.
     record_on_missed_deadline FILE: Write the calls there, for this user alone, when

@@ -165,8 +165,8 @@ async def _measuring(
     async def work() -> tuple[int, int]:
         """Return how much is under way, and how much has ended."""
         counting = [hal, *(each for each in apart if isinstance(each, IMeasured))]
-        told = [await each.get_statistics() for each in counting]
-        kinds = [kind for each in told for kind in (each.executions, each.preparations)]
+        seen = [await each.get_statistics() for each in counting]
+        kinds = [kind for each in seen for kind in (each.executions, each.preparations)]
         return sum(k.queued + k.running for k in kinds), sum(k.ended for k in kinds)
 
     try:
@@ -194,27 +194,27 @@ async def _ended_without(
         env=environment_of_trials(),
         start_new_session=True,  # an interrupt at the terminal is ours to handle
     )
-    telling = asyncio.ensure_future(process.communicate())
+    ending = asyncio.ensure_future(process.communicate())
     try:
         with suppress(OSError):  # it has ended
             os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_PRIORITY)
-        while not telling.done():
-            await asyncio.wait([telling], timeout=_LOOK_S)
+        while not ending.done():
+            await asyncio.wait([ending], timeout=_LOOK_S)
             if await work() != before:
                 return False
     finally:
         if process.returncode is None:
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.wait([telling], timeout=_END_S)
-        telling.cancel()
+        await asyncio.wait([ending], timeout=_END_S)
+        ending.cancel()
     if not process.returncode:
         logger.info("capabilities are measured, and in force from the next boot on")
         return True
-    told = telling.result()[1].decode(errors="replace").strip().rpartition("\n")[2]
+    reason = ending.result()[1].decode(errors="replace").strip().rpartition("\n")[2]
     if process.returncode < 0:
-        told = signal.Signals(-process.returncode).name
-    logger.info("capabilities are not measured: %s", told)
+        reason = signal.Signals(-process.returncode).name
+    logger.info("capabilities are not measured: %s", reason)
     return True
 
 

@@ -104,11 +104,11 @@ def _progress() -> "Callable[[int, int, str], None]":
     """Return what names the next case on a terminal."""
     screen = options.console(stderr=True)
 
-    def tell(done: int, total: int, what: str) -> None:
+    def show(done: int, total: int, what: str) -> None:
         if screen.is_terminal:
             screen.print(f"{done + 1} of {total}: {what}")
 
-    return tell
+    return show
 
 
 def _print(report: "StressReport") -> None:

@@ -169,8 +169,8 @@ def _last_line(shown: Sequence[int], hint: str, *, facts: bool) -> Text:
     left = [each.name for n, each in enumerate(_FIGURES) if n not in shown]
     if not facts:
         left += [*_CLIENT_FACTS, *_MODEL_FACTS]
-    told = f"left out below {WIDE} columns: {', '.join(left)}" if left else ""
-    return Text("; ".join(filter(None, (hint, told))), style="dim")
+    omitted = f"left out below {WIDE} columns: {', '.join(left)}" if left else ""
+    return Text("; ".join(filter(None, (hint, omitted))), style="dim")
 
 
 def _table(what: str, shown: Sequence[int], facts: Sequence[str] = ()) -> Table:

@@ -238,7 +238,7 @@ class ClusterRuns(ActiveExecutions):
             self._post(run, link)
 
     def _is_there(self, run: ClusterRun, link: ReplicaLink, sent: int) -> bool:
-        """Tell whether dispatch knows of no later than the ``sent``th sending."""
+        """Return whether dispatch knows of no later than the ``sent``th sending."""
         is_there = self.dispatcher.place(run.work.number) == link.number
         return is_there and run.work.sent == sent
 

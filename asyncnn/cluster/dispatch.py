@@ -114,7 +114,7 @@ class Dispatcher:
         self._bare_ns.pop(model, None)
 
     def is_ready(self, model: Hashable) -> bool:
-        """Tell whether a replica that is up has the model ready."""
+        """Return whether a replica that is up has the model ready."""
         return any(r.is_up and model in r.ready for r in self.replicas.values())
 
     def up(

@@ -171,7 +171,7 @@ class Cluster:
         return address
 
     def is_loss(self, error: BaseException) -> bool:
-        """Tell whether an exception of Ray says that an actor or its node is gone."""
+        """Return whether an exception of Ray says that an actor or its node is gone."""
         kinds = self.ray.exceptions
         return isinstance(
             error, kinds.RayActorError | kinds.NodeDiedError | kinds.WorkerCrashedError

@@ -98,7 +98,7 @@ def _check_file(data: bytes) -> None:
 
 
 def _is_apt(operator: Operator, tensors: Sequence[Tensor]) -> bool:
-    """Tell whether an operator of a file leaves the first axis alone."""
+    """Return whether an operator of a file leaves the first axis alone."""
     name = operator.name
     shapes = [tensor.shape for tensor in tensors if tensor.data is None]
     # Shapes of unlike ranks would be broadcast from one request to another.

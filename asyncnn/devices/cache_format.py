@@ -238,7 +238,7 @@ def default_key_path() -> Path:
 
 
 class _Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """Tells whether the record inside can be understood, and is the one wanted."""
+    """Says whether the record inside can be understood, and is the one wanted."""
 
     versions: tuple[str, ...]
     record: msgspec.Raw

@@ -72,12 +72,12 @@ class VerdictSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EngineVerdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a test has found: no ``reason`` against the library, or one.
 
-    ``told`` is the last line that one wrote which has nothing against it.
+    ``report`` is the last line that one wrote which has nothing against it.
     """
 
     subject: VerdictSubject
     reason: str
-    told: str = ""
+    report: str = ""
 
 
 class Tried(NamedTuple):
@@ -108,8 +108,8 @@ class Tried(NamedTuple):
         verdict = self._kept(subject)
         if verdict is None:
             try:
-                told = _tried(command or self.command(library, version))
-                verdict = EngineVerdict(subject, *told)
+                found = _tried(command or self.command(library, version))
+                verdict = EngineVerdict(subject, *found)
             except _NoVerdictError as error:
                 logger.warning("%s is not used this time: %s", self.what, error)
                 return str(error)
@@ -121,13 +121,13 @@ class Tried(NamedTuple):
                 )
         return verdict.reason
 
-    def told_of(self, library: Path, version: str) -> str:
+    def report_of(self, library: Path, version: str) -> str:
         """Return what the test of a library wrote; empty if that is not kept.
 
         :raises OSError: if there is no such library.
         """
         verdict = self._kept(VerdictSubject.here(library, version, self.trials))
-        return "" if verdict is None else verdict.told
+        return "" if verdict is None else verdict.report
 
     def command(self, library: Path, version: str) -> list[str]:
         """Return the command of the test."""
@@ -199,7 +199,7 @@ def _last_line(output: bytes) -> str:
 
 
 def _has_little() -> bool:
-    """Tell whether this process may have less memory or descriptors than others."""
+    """Return whether this process may have less memory or descriptors than others."""
     limits = {each: resource.getrlimit(each)[0] for each in _LIMITS}
     return any(0 <= limits[each] < least for each, least in _LIMITS.items())
 
@@ -229,7 +229,7 @@ def trying(run: Callable[[], str], unusable: type[Exception]) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
-        told = run()
+        report = run()
     except EngineUnavailableError as error:
         print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return os.EX_TEMPFAIL
@@ -239,5 +239,5 @@ def trying(run: Callable[[], str], unusable: type[Exception]) -> int:
     except (OSError, MemoryError, ResourceExhaustedError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         return os.EX_TEMPFAIL
-    print(told)  # noqa: T201
+    print(report)  # noqa: T201
     return 0

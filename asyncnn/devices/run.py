@@ -219,7 +219,7 @@ class Run(RunFields, Work, Completion):
             self._shapes = store_outputs(plan, self._request, self._places, computed)
         return True
 
-    def _tell_run(self) -> None:
+    def _report_run(self) -> None:
         CPUEXE("run", operations=names_of(self._plan))
 
     def come_back(

@@ -93,7 +93,7 @@ def fitting(model: Model, most_bytes: int | None) -> Steps[None]:
 
 
 def _surely_fitting(subgraph: Subgraph, most_bytes: int | None) -> Steps[bool]:
-    """Tell whether each operation would fit if all it has were as large as the largest.
+    """Return whether each operation would fit if all its parts were the largest.
 
     The subgraph has no types of extensions.
     """

@@ -93,11 +93,11 @@ typedef struct {
 struct Segment {
     PyObject_HEAD
     Function function;
-    /* Of an engine that does not ask for the flag: called with `told` as that is raised,
+    /* Of an engine that does not ask for the flag: called with `word` as that is raised,
      * and as it is lowered. NULL for others. */
-    Function tell;
-    Function retract;
-    Word told;
+    Function stop;
+    Function go_on;
+    Word word;
     Py_buffer flag; /* .obj is NULL until it is initialised */
     Py_ssize_t inputs;
     Py_ssize_t count; /* of inputs and outputs */
@@ -188,7 +188,7 @@ typedef struct Control {
     F(requested) F(program) F(idle) F(pop) F(append) F(known_outputs) F(job) F(thread) \
     F(work) F(interrupt) F(pause) F(from_ns) F(threads) F(lanes_each) F(may_spread) \
     F(is_on) F(is_young) F(result) F(output_shapes) F(learn) F(_spread) F(_finish) F(_resolve) \
-    F(_tell_run) F(blanks) F(plan) F(anew) F(goes_native)
+    F(_report_run) F(blanks) F(plan) F(anew) F(goes_native)
 
 #define NAME(name) NAME_##name,
 enum { NAMES(NAME) NAME_COUNT };
@@ -256,32 +256,32 @@ flag_of(Segment *self)
     return load((char *)self->flag.buf);
 }
 
-/* Held while a flag changes of which an engine is told: what that knows is what the flag
- * says, whoever comes between. A forked child has one of its own. */
-static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
+/* Held while a flag changes of which an engine is notified: what that knows is what the
+ * flag says, whoever comes between. A forked child has one of its own. */
+static pthread_mutex_t stopping = PTHREAD_MUTEX_INITIALIZER;
 
 static int forks; /* this process is so many generations from the first */
 
 static void
 begin_child(void)
 {
-    pthread_mutex_init(&telling, NULL);
+    pthread_mutex_init(&stopping, NULL);
     forks++;
 }
 
-/* Have a graph end early, until its flag is lowered; for good as it is told to end. */
+/* Have a graph end early, until its flag is lowered; for good if it is to end. */
 static void
 raise_of(Segment *self, char said)
 {
-    if (self->tell)
-        pthread_mutex_lock(&telling);
+    if (self->stop)
+        pthread_mutex_lock(&stopping);
     if (said == ENDED)
         store((char *)self->flag.buf, ENDED);
     else
         raise_flag(self->flag.buf);
-    if (self->tell) {
-        self->tell(self->told, 0, 0, 0, 0, 0, 0, 0);
-        pthread_mutex_unlock(&telling);
+    if (self->stop) {
+        self->stop(self->word, 0, 0, 0, 0, 0, 0, 0);
+        pthread_mutex_unlock(&stopping);
     }
 }
 
@@ -289,17 +289,17 @@ static void
 lower_flag(Segment *self)
 {
     if (flag_of(self) == CLEAR)
-        return; /* whoever raises it from now on finds a run that is told */
-    if (self->tell)
-        pthread_mutex_lock(&telling);
+        return; /* whoever raises it from now on finds a run that is notified */
+    if (self->stop)
+        pthread_mutex_lock(&stopping);
     char raised = INTERRUPTED;
     bool is_lowered = __atomic_compare_exchange_n(
         (char *)self->flag.buf, &raised, CLEAR, false, __ATOMIC_SEQ_CST,
         __ATOMIC_SEQ_CST);
-    if (self->tell) {
+    if (self->stop) {
         if (is_lowered)
-            self->retract(self->told, 0, 0, 0, 0, 0, 0, 0);
-        pthread_mutex_unlock(&telling);
+            self->go_on(self->word, 0, 0, 0, 0, 0, 0, 0);
+        pthread_mutex_unlock(&stopping);
     }
 }
 
@@ -317,7 +317,7 @@ time_of(clockid_t clock)
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* Tell the time of time.monotonic_ns. */
+/* Return the time of time.monotonic_ns. */
 static int64_t
 now_ns(void)
 {
@@ -446,16 +446,17 @@ check(const Step *step, PyObject *arrays)
     PyObject *inputs = side_of(step, 0, segment->inputs, arrays);
     PyObject *outputs =
         inputs ? side_of(step, segment->inputs, segment->count, arrays) : NULL;
-    PyObject *told = NULL;
+    PyObject *result = NULL;
     if (outputs)
-        told = PyObject_CallMethod((PyObject *)segment, "_check", "OO", inputs, outputs);
+        result = PyObject_CallMethod(
+            (PyObject *)segment, "_check", "OO", inputs, outputs);
     Py_XDECREF(outputs);
     Py_XDECREF(inputs);
-    Py_XDECREF(told);
-    return told;
+    Py_XDECREF(result);
+    return result;
 }
 
-/* Tell whether the arrays of a run fit a segment; raise what the graph says if not. */
+/* Return whether arrays of a run fit a segment; raise what the graph says if not. */
 static bool
 all_fit(const Step *step, Py_buffer *views, PyObject *arrays)
 {
@@ -506,7 +507,7 @@ stand_in(Slot *slot)
 
 static Word page_size;
 
-/* Tell whether what is behind an array can be read: 1, 0, or -1 with an error. */
+/* Return whether what is behind an array can be read: 1, 0, or -1 with an error. */
 static int
 has_tail(const Py_buffer *view)
 {
@@ -516,11 +517,11 @@ has_tail(const Py_buffer *view)
     PyObject *memory = PyImport_ImportModule("asyncnn.engine.array_memory");
     if (!memory)
         return -1;
-    PyObject *told = PyObject_CallMethod(
+    PyObject *result = PyObject_CallMethod(
         memory, "has_tail", "OK", view->obj, (unsigned long long)begin);
     Py_DECREF(memory);
-    int answer = told ? PyObject_IsTrue(told) : -1;
-    Py_XDECREF(told);
+    int answer = result ? PyObject_IsTrue(result) : -1;
+    Py_XDECREF(result);
     return answer;
 }
 
@@ -571,16 +572,16 @@ tuple_of(const Word *addresses, Py_ssize_t count)
 static bool
 ask_words(Segment *self, const Word *addresses, Word *words, PyObject **owner)
 {
-    PyObject *told = NULL, *given, *kept;
+    PyObject *call = NULL, *given, *kept;
     PyObject *tuple = tuple_of(addresses, self->count);
     if (tuple)
-        told = PyObject_CallMethod((PyObject *)self, "_bind", "(O)", tuple);
+        call = PyObject_CallMethod((PyObject *)self, "_bind", "(O)", tuple);
     Py_XDECREF(tuple);
-    if (told && !PyTuple_Check(told)) {
+    if (call && !PyTuple_Check(call)) {
         PyErr_SetString(PyExc_TypeError, "words come in a tuple");
-        Py_CLEAR(told);
+        Py_CLEAR(call);
     }
-    bool is_right = told && PyArg_ParseTuple(told, "O!O", &PyTuple_Type, &given, &kept);
+    bool is_right = call && PyArg_ParseTuple(call, "O!O", &PyTuple_Type, &given, &kept);
     if (is_right && PyTuple_Size(given) > WORDS) {
         refuse("InvalidArgumentError", "a call of %zd words", PyTuple_Size(given));
         is_right = false;
@@ -590,7 +591,7 @@ ask_words(Segment *self, const Word *addresses, Word *words, PyObject **owner)
         is_right = !PyErr_Occurred();
     }
     *owner = is_right ? Py_NewRef(kept) : NULL;
-    Py_XDECREF(told);
+    Py_XDECREF(call);
     return is_right;
 }
 
@@ -678,19 +679,19 @@ compute(const Step *step, const Call *call)
 {
     const Word *w = call->words;
     Segment *segment = step->segment;
-    Word told = segment->function(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
+    Word status = segment->function(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
     /* A status is an int, or a pointer: of an int, the upper half may be anything. */
-    return segment->tell ? told : (Word)(int)told;
+    return segment->stop ? status : (Word)(int)status;
 }
 
 /* Have the graph say what a status means: 0 if it was interrupted, -1 if it failed. */
 static int
 explain(Segment *self, Word status)
 {
-    PyObject *told =
+    PyObject *result =
         PyObject_CallMethod((PyObject *)self, "_ended", "n", (Py_ssize_t)status);
-    Py_XDECREF(told);
-    return told ? 0 : -1;
+    Py_XDECREF(result);
+    return result ? 0 : -1;
 }
 
 /* ---- segments ------------------------------------------------------------------- */
@@ -705,11 +706,11 @@ arrays_of(Segment *self, PyObject *inputs, PyObject *outputs)
     if (arrays && (PyTuple_Size(first) != self->inputs
                    || PyTuple_Size(arrays) != self->count)) {
         Py_CLEAR(arrays);
-        PyObject *told =
+        PyObject *result =
             PyObject_CallMethod((PyObject *)self, "_check", "OO", inputs, outputs);
-        if (told)
+        if (result)
             refuse("GeneralFailureError", "the arrays do not fit the graph");
-        Py_XDECREF(told);
+        Py_XDECREF(result);
     }
     Py_XDECREF(first);
     Py_XDECREF(last);
@@ -816,9 +817,9 @@ slot_of(PyObject *tensor, Slot *slot)
     return !PyErr_Occurred();
 }
 
-/* Take the functions that tell an engine, and what they are called with. */
+/* Take the functions that stop an engine, and the word that they are called with. */
 static bool
-takes_telling(Segment *self, PyObject *given)
+take_stop_calls(Segment *self, PyObject *given)
 {
     Word words[3];
     for (Py_ssize_t i = 0; i < 3; i++) {
@@ -832,20 +833,20 @@ takes_telling(Segment *self, PyObject *given)
         refuse("InvalidArgumentError", "there is no function at 0");
         return false;
     }
-    self->tell = (Function)words[0];
-    self->retract = (Function)words[1];
-    self->told = words[2];
+    self->stop = (Function)words[0];
+    self->go_on = (Function)words[1];
+    self->word = words[2];
     return true;
 }
 
 static int
 Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "flag", "inputs", "outputs", "telling", NULL};
-    PyObject *function, *flag, *inputs, *outputs, *telling_by = Py_None;
+    static char *names[] = {"function", "flag", "inputs", "outputs", "stop_by", NULL};
+    PyObject *function, *flag, *inputs, *outputs, *stop_by = Py_None;
     if (!PyArg_ParseTupleAndKeywords(
             args, kwargs, "OOO!O!|O", names, &function, &flag, &PyTuple_Type, &inputs,
-            &PyTuple_Type, &outputs, &telling_by))
+            &PyTuple_Type, &outputs, &stop_by))
         return -1;
     if (self->slots) {
         PyErr_SetString(PyExc_ValueError, "the segment is initialised");
@@ -859,7 +860,7 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
         return -1;
     }
     self->function = (Function)address;
-    if (telling_by != Py_None && !takes_telling(self, telling_by))
+    if (stop_by != Py_None && !take_stop_calls(self, stop_by))
         return -1;
     self->inputs = PyTuple_Size(inputs);
     self->count = self->inputs + PyTuple_Size(outputs);
@@ -981,7 +982,7 @@ Control_position(Control *self, void *Py_UNUSED(closure))
 /* ---- runs ----------------------------------------------------------------------- */
 
 
-/* Tell whether a run is to end here, which is a boundary for its longest part. */
+/* Return whether a run is to end here, which is a boundary for its longest part. */
 static int
 look(Control *control)
 {
@@ -1004,8 +1005,8 @@ static int
 run_step(const Step *step, const Call *call, Control *control)
 {
     Segment *segment = step->segment;
-    /* One that is told has no parts to go on from: it is stopped only. */
-    bool may_pause = !segment->tell && control->interrupted < MOST_INTERRUPTED;
+    /* One that is notified has no parts to go on from: it is stopped only. */
+    bool may_pause = !segment->stop && control->interrupted < MOST_INTERRUPTED;
     store(&control->may_pause, may_pause);
     store(deadline_of(segment->flag.buf), control->deadline_ns);
     copy_in(step, call, control->views);
@@ -1031,7 +1032,7 @@ run_step(const Step *step, const Call *call, Control *control)
     return DONE;
 }
 
-/* Tell whether a run is to pause at this boundary. */
+/* Return whether a run is to pause at this boundary. */
 static bool
 is_to_pause(Control *control, Py_ssize_t at)
 {
@@ -1106,11 +1107,11 @@ take_orders(Job *self, Control *control, PyObject *deadline, PyObject *pause,
      * here is seen below. */
     store(&control->pause, 0);
     control->first = control->position;
-    PyObject *told =
+    PyObject *requested =
         pause == Py_None ? Py_NewRef(Py_False)
                          : PyObject_GetAttr(pause, state->names[NAME_requested]);
-    int was_asked = told ? PyObject_IsTrue(told) : -1;
-    Py_XDECREF(told);
+    int was_asked = requested ? PyObject_IsTrue(requested) : -1;
+    Py_XDECREF(requested);
     control->was_asked = was_asked > 0;
     return was_asked >= 0;
 }
@@ -1308,12 +1309,12 @@ route_of(Job *self, Py_ssize_t at, Py_ssize_t number, PyObject *given)
 }
 
 static bool
-step_of(Job *self, Py_ssize_t at, PyObject *told)
+step_of(Job *self, Py_ssize_t at, PyObject *parts)
 {
     State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
     PyObject *segment, *inputs, *outputs;
-    if (!PyTuple_Check(told)
-        || !PyArg_ParseTuple(told, "O!O!O!", state->segment, &segment, &PyTuple_Type,
+    if (!PyTuple_Check(parts)
+        || !PyArg_ParseTuple(parts, "O!O!O!", state->segment, &segment, &PyTuple_Type,
                              &inputs, &PyTuple_Type, &outputs)) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "a segment comes with its arguments");
@@ -1499,7 +1500,7 @@ signal_outlet(const Outlet *outlet)
         ;
 }
 
-/* Tell the loop that a run has ended; from then on it is the loop's. */
+/* Notify the loop that a run has ended; from then on it is the loop's. */
 static void
 push(Outlet *outlet, Control *control)
 {
@@ -1512,8 +1513,8 @@ push(Outlet *outlet, Control *control)
         signal_outlet(outlet);
 }
 
-/* Look for the next run for some time, if the last one came that soon; tell whether to
- * take it, or to close.
+/* Look for the next run for some time, if the last one came that soon; true to take
+ * it, or to close.
  *
  * To wake a lane up takes as long as a short run. Others may have the processor between
  * two looks; where somebody wants it for long, waking up costs no more than this. */
@@ -1657,7 +1658,7 @@ Lane_init(Lane *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-/* Tell whether it is the lane of this process, which has its thread. */
+/* Return whether it is the lane of this process, which has its thread. */
 static bool
 is_ours(const Lane *self)
 {
@@ -1750,14 +1751,14 @@ set(Fields *self, int number, PyObject *value)
     Py_XDECREF(before);
 }
 
-/* Tell whether an attribute is true; 1, 0 or -1. */
+/* Return whether an attribute is true; 1, 0 or -1. */
 static int
 is_true(PyObject *object, PyObject *name)
 {
     PyObject *value = PyObject_GetAttr(object, name);
-    int told = value ? PyObject_IsTrue(value) : -1;
+    int answer = value ? PyObject_IsTrue(value) : -1;
     Py_XDECREF(value);
-    return told;
+    return answer;
 }
 
 /* Return the idle workspaces of the plan of a run; NULL without an error if it is kept
@@ -1805,17 +1806,17 @@ keep_end(State *state, Fields *self, const Control *control)
     return shapes;
 }
 
-/* Tell what a run has computed, where that is asked for. */
+/* Report what a run has computed, if that is asked for. */
 static bool
-tell_run(State *state, Fields *self)
+report_run(State *state, Fields *self)
 {
-    int is_told = is_true(state->cpuexe, state->names[NAME_is_on]);
-    if (is_told <= 0)
-        return !is_told;
-    PyObject *told = PyObject_CallMethodObjArgs(
-        (PyObject *)self, state->names[NAME__tell_run], NULL);
-    Py_XDECREF(told);
-    return told;
+    int is_on = is_true(state->cpuexe, state->names[NAME_is_on]);
+    if (is_on <= 0)
+        return !is_on;
+    PyObject *result = PyObject_CallMethodObjArgs(
+        (PyObject *)self, state->names[NAME__report_run], NULL);
+    Py_XDECREF(result);
+    return result;
 }
 
 /* Let go of a run that a lane has left; return its token, how it ended, and times.
@@ -1838,29 +1839,29 @@ take_back(Control *self)
             }
         }
     }
-    PyObject *told = NULL;
+    PyObject *end = NULL;
     if (outcome == DONE && self->fields) {
         if (keep_end(state, self->fields, self))
-            told = Py_NewRef(Py_None);
+            end = Py_NewRef(Py_None);
         else
             outcome = FAILED;
     }
     if (outcome == FAILED) {
         PyObject *type, *trace;
-        PyErr_Fetch(&type, &told, &trace);
-        PyErr_NormalizeException(&type, &told, &trace);
+        PyErr_Fetch(&type, &end, &trace);
+        PyErr_NormalizeException(&type, &end, &trace);
         Py_XDECREF(type);
         Py_XDECREF(trace); /* it would keep the frames of the graph */
-    } else if (!told) {
-        told = PyLong_FromLong(outcome);
+    } else if (!end) {
+        end = PyLong_FromLong(outcome);
     }
     PyObject *token = Py_NewRef(self->token);
     let_go(self);
-    return Py_BuildValue("NNLLL", token, told, (long long)self->started_ns,
+    return Py_BuildValue("NNLLL", token, end, (long long)self->started_ns,
                          (long long)self->ended_ns, (long long)self->cpu_ns);
 }
 
-/* Add what `take_back` tells of all that has ended to a list, the first to end first. */
+/* Add what `take_back` returns of all that has ended to a list, the first one first. */
 static PyObject *
 Port_drain(Port *self, PyObject *ended)
 {
@@ -1885,16 +1886,16 @@ Port_drain(Port *self, PyObject *ended)
         first->below = NULL;
         Fields *run = first->outcome == DONE ? first->fields : NULL;
         Py_XINCREF((PyObject *)run);
-        PyObject *told = take_back(first);
-        /* Listed first: an interrupt comes as it is told. No lock is held, as who logs
-         * may submit more. */
-        bool is_whole = told && !PyList_Append(ended, told)
-                        && (!run || tell_run(state, run));
+        PyObject *left = take_back(first);
+        /* Listed first: an interrupt comes as it is reported. No lock is held, as who
+         * logs may submit more. */
+        bool is_whole = left && !PyList_Append(ended, left)
+                        && (!run || report_run(state, run));
         if (!is_whole && !type)
             PyErr_Fetch(&type, &value, &trace);
         else if (!is_whole)
             PyErr_Clear();
-        Py_XDECREF(told);
+        Py_XDECREF(left);
         Py_XDECREF((PyObject *)run);
         Py_DECREF((PyObject *)first);
         first = following;
@@ -1913,9 +1914,9 @@ Port_bring(Port *self, PyObject *args)
     PyObject *ended, *look;
     if (!PyArg_ParseTuple(args, "O!O:bring", &PyList_Type, &ended, &look))
         return NULL;
-    PyObject *told = Port_drain(self, ended);
-    PyObject *looked = told ? PyObject_CallNoArgs(look) : NULL;
-    Py_XDECREF(told);
+    PyObject *drained = Port_drain(self, ended);
+    PyObject *looked = drained ? PyObject_CallNoArgs(look) : NULL;
+    Py_XDECREF(drained);
     if (!looked && self->outlet && self->outlet->forks == forks)
         signal_outlet(self->outlet);
     return looked;
@@ -1973,7 +1974,7 @@ hand_over(Job *self, PyObject *to, PyObject *token, PyObject *arrays, PyObject *
     Control *none = NULL;
     if (!__atomic_compare_exchange_n(&lane->thread->next, &none, control, false,
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-        let_go(control); /* another thread was here, as the words were told */
+        let_go(control); /* another thread was here, as the words were given */
         Py_DECREF((PyObject *)control);
         PyErr_SetString(PyExc_ValueError, "the lane takes no run now");
         return false;
@@ -2026,10 +2027,10 @@ spread(State *state, Fields *self, PyObject *executable, PyObject *pause)
         may = is_true(pause, state->names[NAME_lanes_each]);
     if (may <= 0)
         return may ? -1 : 1;
-    PyObject *told = PyObject_CallMethodObjArgs(
+    PyObject *result = PyObject_CallMethodObjArgs(
         (PyObject *)self, state->names[NAME__spread], pause, NULL);
-    Py_XDECREF(told);
-    return told ? self->threads <= 1 : -1;
+    Py_XDECREF(result);
+    return result ? self->threads <= 1 : -1;
 }
 
 /* Give a run to the last of these lanes: 1, 0 if it does not take it, or -1. */
@@ -2234,24 +2235,24 @@ Fields_finish(PyObject *run, PyTypeObject *type, PyObject *const *Py_UNUSED(args
 {
     State *state = PyType_GetModuleState(type);
     Fields *self = (Fields *)run;
-    PyObject *result = usual_result(state, self), *told = NULL;
+    PyObject *result = usual_result(state, self), *answer = NULL;
     if (PyErr_Occurred())
         return NULL;
     if (!result)
         return PyObject_CallMethodObjArgs(run, state->names[NAME__finish], NULL);
     PyObject *report = self->objects[AT__report];
     if (!is_given(report))
-        told = PyObject_CallMethodObjArgs(
+        answer = PyObject_CallMethodObjArgs(
             run, state->names[NAME__resolve], result, NULL);
     else {
         Py_INCREF(report); /* it may forget that itself */
-        told = PyObject_CallFunctionObjArgs(
+        answer = PyObject_CallFunctionObjArgs(
             report, Py_None, self->objects[AT__shapes], state->no_timing, NULL);
         Py_DECREF(report);
     }
     Py_DECREF(result);
-    Py_XDECREF(told);
-    bool is_done = told && note_lesson(state, self); /* what fails now loses no end */
+    Py_XDECREF(answer);
+    bool is_done = answer && note_lesson(state, self); /* what fails now loses no end */
     return is_done ? Py_NewRef(state->none) : NULL;
 }
 

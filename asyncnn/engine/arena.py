@@ -22,7 +22,7 @@ class Lifespan(msgspec.Struct, frozen=True):
     last: int
 
     def overlaps(self, other: "Lifespan") -> bool:
-        """Tell whether both are needed at some step."""
+        """Return whether both are needed at some step."""
         return self.first <= other.last and other.first <= self.last
 
 

@@ -45,7 +45,7 @@ address_of = _pick_address_of()
 
 
 def has_tail(array: Array, address: int) -> bool:
-    """Tell whether `TAIL_BYTES` after an array can be read as long as it lives.
+    """Return whether `TAIL_BYTES` after an array can be read as long as it lives.
 
     They can if they are in its last page, or belong to what it is a view of.
     """

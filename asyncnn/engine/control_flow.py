@@ -74,7 +74,7 @@ def run_dynamic_step(
 
 
 def has_learnt_shapes(operation: BoundOperation) -> bool:
-    """Tell whether an operation that had no plan for its shapes can have one by now."""
+    """Return whether an operation without a plan for its shapes can have one now."""
     may_learn = kernels.may_learn_shapes(operation.type)
     return may_learn and None not in infer_shapes(operation)
 

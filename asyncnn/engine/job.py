@@ -34,12 +34,12 @@ pause says so before calling `Control.pause`. So a run forgets older calls first
 A deadline needs nobody who stops the run: it lies behind the flag, where `MUST_END`,
 the function that the engine asks, looks at it too.
 
-An engine that does not ask, but has to be told, has `Telling`: it is told as the flag
-is raised, and once more as that is lowered, under a lock, so that it knows what the
-flag says. Nothing else changes above. Who stops it at its deadline is the alarm of the
-scheduler. It is never told to pause: it would begin anew from its first node.
+An engine that does not ask for the flag has `StopCalls`: one is called as the flag is
+raised, and one as that is lowered, under a lock, so that the engine knows what the flag
+says. Nothing else changes above. Who stops it at its deadline is the alarm of the
+scheduler. It is never paused: it would begin anew from its first node.
 
-The flag of a graph that was told to `end`, as the process does, stays raised.
+The flag of a graph that has to `end`, as the process does, stays raised.
 
 **Lanes.** A `Lane` is a thread that never takes the interpreter lock. `IJob.offer`
 makes a run ready and hands it over; the lane runs it and leaves it at a `Port`, whose
@@ -88,8 +88,8 @@ FLAG_BYTES = 16
 """Of a flag: behind the first half is the deadline of the run under way, 0 for none."""
 
 
-class Telling(NamedTuple):
-    """How an engine is told to end early that does not ask for the flag.
+class StopCalls(NamedTuple):
+    """How an engine that does not ask for the flag is ended early.
 
     Addresses of functions, that have it end and that let it go on, and the word that
     they are called with. What such an engine returns from a run is a pointer.
@@ -109,7 +109,7 @@ class PythonSegment:
 
     Inputs and outputs say the ``dtype`` and ``nbytes`` that arrays have. ``flag`` is
     aligned memory of `FLAG_BYTES`, whose first byte the engine asks for, or `MUST_END`
-    does: it ends early unless that is 0. ``telling`` is for one that has to be told.
+    does: it ends early unless that is 0. ``stop_by`` is for one that asks for none.
     The class that derives from this makes sure that the graph is run by one thread at a
     time and not freed meanwhile: by ``_acquire``, ``_refuse``, ``_release``,
     ``_is_closing`` and ``_free_if_idle``, those of `CompiledGraph`, whose ``_check``
@@ -131,18 +131,18 @@ class PythonSegment:
         flag: Any,
         inputs: tuple[Any, ...],
         outputs: tuple[Any, ...],
-        telling: Telling | None = None,
+        stop_by: StopCalls | None = None,
     ) -> None:
-        if not function or (telling and not (telling.end and telling.go_on)):
+        if not function or (stop_by and not (stop_by.end and stop_by.go_on)):
             raise InvalidArgumentError("there is no function at 0")
         for tensor in inputs + outputs:
             if tensor.nbytes <= 0:
                 raise InvalidArgumentError(f"a tensor of {tensor.nbytes} bytes")
         words = [ctypes.c_size_t] * WORDS
-        status = ctypes.c_int if telling is None else ctypes.c_ssize_t
+        status = ctypes.c_int if stop_by is None else ctypes.c_ssize_t
         self._function = ctypes.CFUNCTYPE(status, *words)(function)
         self._byte = flag
-        self._telling = telling
+        self._stop_by = stop_by
         self._changing = threading.Lock()
         self._standing_in: dict[int, Array] = {}
         self._bindings: dict[tuple[int, ...], Bound] = {}
@@ -211,24 +211,24 @@ class PythonSegment:
         with self._changing:
             if self._byte[0] == CLEAR:
                 self._byte[0] = INTERRUPTED
-            self._tell(is_to_end=True)
+            self._signal(is_to_end=True)
 
     def clear_interrupt(self) -> None:
         """Let runs go on to their ends again, unless it was to `end`."""
         with self._changing:
             if self._byte[0] == INTERRUPTED:
                 self._byte[0] = CLEAR
-                self._tell(is_to_end=False)
+                self._signal(is_to_end=False)
 
     def end(self) -> None:
         """Have runs end early for good."""
         with self._changing:
             self._byte[0] = ENDED
-            self._tell(is_to_end=True)
+            self._signal(is_to_end=True)
 
-    def _tell(self, *, is_to_end: bool) -> None:
-        if self._telling is not None:
-            end, go_on, word = self._telling
+    def _signal(self, *, is_to_end: bool) -> None:
+        if self._stop_by is not None:
+            end, go_on, word = self._stop_by
             function = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_size_t)
             function(end if is_to_end else go_on)(word)
 

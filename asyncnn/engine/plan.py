@@ -380,8 +380,8 @@ class _PlanBuilder:
 
     def _infer(self, operation: Operation, bound: BoundOperation) -> bool:
         """Set the shapes of the outputs; False if only execution shows them."""
-        is_told = any(each is not None and each.shape is None for each in bound.inputs)
-        if is_told or kernels.is_data_dependent(bound.type):  # whatever is declared
+        is_open = any(each is not None and each.shape is None for each in bound.inputs)
+        if is_open or kernels.is_data_dependent(bound.type):  # whatever is declared
             return False
         try:
             inferred = infer_shapes(bound)
@@ -407,14 +407,14 @@ class _PlanBuilder:
             return None
 
     def _varies(self, operation: Operation) -> bool:
-        """Tell whether an input is computed, or comes with the request."""
+        """Return whether an input is computed, or comes with the request."""
         return any(
             index not in self._values and index not in self._omitted
             for index in operation.inputs
         )
 
     def _can_fold(self, operation: Operation) -> bool:
-        """Tell whether the results are always the same, and no outputs of the plan."""
+        """Return whether results are always the same, and no outputs of the plan."""
         if operation.type in _RANDOM:
             return False
         if not self._output_indexes.isdisjoint(operation.outputs):

@@ -387,7 +387,7 @@ def _engine_kernels(plan: Plan) -> list[EngineKernel]:
 
 
 def _is_small(plan: Plan) -> bool:
-    """Tell whether what computes all of a plan's steps is there without it."""
+    """Return whether what computes all of a plan's steps is there without it."""
     return all(
         may_learn_shapes(step.operation.type)
         if step.kernel is None
@@ -414,7 +414,7 @@ def subgraph_of(model: Model, number: int) -> Subgraph:
 
 
 def refuses_lengths(model: Model, shapes: InputShapes | None = None) -> bool:
-    """Tell whether an operation refuses the lengths that it gets, and takes others.
+    """Return whether an operation refuses the lengths that it gets, and takes others.
 
     They follow from the main graph's inputs: ``shapes``, or the declared ones.
     """

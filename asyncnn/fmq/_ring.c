@@ -73,7 +73,7 @@ relax(void)
 #endif
 }
 
-/* Tell whether a word differs from `seen`, looking `looks` times at most. */
+/* Return whether a word differs from `seen`, looking `looks` times at most. */
 static inline bool
 has_moved(const Ring *self, int word, uint64_t seen, unsigned long long looks)
 {

@@ -55,7 +55,7 @@ class AdaptiveSpinner:
         self.yielding = _Backoff(_MAX_SKIPPED_YIELDS, skipped=1)
         self._unyielding = _Backoff(_MAX_SKIPPED_STARES)
         self.may_yield = self.yielding.is_due
-        """Tells whether to spin on after a first look; False skips one wait."""
+        """Says whether to spin on after a first look; False skips one wait."""
 
     def yielded(self, took_ns: int) -> bool:
         """Note a yield; return whether it was fast enough to spin on."""

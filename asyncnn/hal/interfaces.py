@@ -468,7 +468,7 @@ def seals_caches(device: object) -> bool:
 
 
 def has_measured_capabilities(device: object) -> bool:
-    """Tell whether a device's capabilities were measured; else they are estimates.
+    """Return whether a device's capabilities were measured; else they are estimates.
 
     It says so itself, by an attribute of this name.
     """

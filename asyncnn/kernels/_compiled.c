@@ -671,7 +671,7 @@ find_array(const Kernel *self, char *const *begins, bool is_input, const char *m
     return refused("what is moved is no part of an array");
 }
 
-/* Tell whether a move stays within an array from one offset to another. */
+/* Return whether a move stays within an array from one offset to another. */
 static bool
 is_within(const Move *move, int64_t offset, const int64_t *strides, Py_ssize_t size)
 {

@@ -247,7 +247,7 @@ class NativeLanes:
                 self.dismiss(idle.pop())
 
     def have_ended(self) -> bool:
-        """Tell whether no thread lives, but for those that were given up."""
+        """Return whether no thread lives, but for those that were given up."""
         self.ending = [lane for lane in self.ending if not lane.thread.has_ended]
         return not (self.lanes or self.ending)
 

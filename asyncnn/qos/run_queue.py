@@ -352,7 +352,7 @@ class RunQueue(Generic[JobT]):
         return True
 
     def has_rivals(self, job: JobT) -> bool:
-        """Tell whether another client has work."""
+        """Return whether another client has work."""
         users = self._active.active
         return len(users) > 1 or len(job.account.user.clients.active) > 1
 

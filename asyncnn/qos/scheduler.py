@@ -293,7 +293,7 @@ class Scheduler(Lanes):
         self._disown(_inherited)
 
     def _is_above(self, work: Work) -> bool:
-        """Tell whether all that is pending is its client's, of lower priorities."""
+        """Return whether all that is pending is its client's, of lower priorities."""
         if len(self.open) > _LOOKED_AT:
             return False
         pending = tuple(self.open)  # other threads add and remove meanwhile

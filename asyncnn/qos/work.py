@@ -177,7 +177,7 @@ class QueueEntry:
         self.min_runtime_ns = min_runtime_ns
 
     def cannot_meet_deadline(self, now_ns: int) -> bool:
-        """Tell whether it would miss its deadline if it began at ``now_ns``."""
+        """Return whether it would miss its deadline if it began at ``now_ns``."""
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and now_ns + self.min_runtime_ns >= deadline_ns
 
@@ -326,7 +326,7 @@ def charge_members(batch: QueueEntry, cost_ns: float) -> None:
 
 
 def has_member_of(job: QueueEntry, account: ClientAccount[Any]) -> bool:
-    """Tell whether a job is a batch with a member of that client."""
+    """Return whether a job is a batch with a member of that client."""
     return any(member.account is account for member in job.members)
 
 

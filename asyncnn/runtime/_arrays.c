@@ -34,7 +34,7 @@ typedef struct {
     PyObject *num;
 } State;
 
-/* Tell whether an attribute is what it is to be: 1, 0 or -1. */
+/* Return whether an attribute is what it is to be: 1, 0 or -1. */
 static int
 has(PyObject *array, PyObject *name, PyObject *wanted)
 {
@@ -46,7 +46,7 @@ has(PyObject *array, PyObject *name, PyObject *wanted)
     return is_same;
 }
 
-/* Tell whether a value is an array that can be used where it lies: 1, 0 or -1. */
+/* Return whether a value is an array that can be used where it lies: 1, 0 or -1. */
 static int
 is_usual(Usual *self, const Tensor *tensor, PyObject *value)
 {
@@ -81,7 +81,7 @@ given_as(Usual *self, PyObject *values, Py_ssize_t number)
     return Py_XNewRef(found);
 }
 
-/* Tell whether as many inputs are given as there are. */
+/* Return whether as many inputs are given as there are. */
 static bool
 are_complete(Usual *self, PyObject *values)
 {

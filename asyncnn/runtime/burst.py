@@ -68,7 +68,7 @@ class IRecovering(IPreparedModel, Protocol):
         ...
 
     def recovers_from(self, status: ErrorStatus) -> bool:
-        """Tell whether `recover` may do better than to end so."""
+        """Return whether `recover` may do better than to end so."""
         ...
 
     def recover(

@@ -91,13 +91,13 @@ class Value:
     """A tensor of the draft, the same object wherever it is read.
 
     ``data`` are its elements if they are known, in the dtype and shape of ONNX. If it
-    ``is_told``, only a run shows the lengths that are 0 in ``opened``, and 1 in
+    ``is_run_shaped``, only a run shows the lengths that are 0 in ``opened``, and 1 in
     ``shape``.
     """
 
     __slots__ = (
-        *("_data", "_source", "dtype", "form", "is_told", "name", "opened", "producer"),
-        "shape",
+        *("_data", "_source", "dtype", "form", "is_run_shaped", "name", "opened"),
+        *("producer", "shape"),
     )
 
     def __init__(
@@ -117,7 +117,7 @@ class Value:
         self.producer = producer
         self._source: Value | None = None  # not itself: weights would outlast the file
         self.opened: Shape | None = None
-        self.is_told = False
+        self.is_run_shaped = False
         self._data = data
 
     def alias(self, shape: Shape, dtype: np.dtype[Any]) -> "Value":

@@ -227,7 +227,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
 
 def has_fixed_shape(info: TensorInfo) -> bool:
-    """Tell whether the model fixes the shape."""
+    """Return whether the model fixes the shape."""
     if is_scalar(info.type):
         return True
     return bool(info.dimensions) and 0 not in info.dimensions

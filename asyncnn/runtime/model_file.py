@@ -121,7 +121,7 @@ def load(
 
 
 def _reads_others(source: ModelSource, memory: Memory) -> bool:
-    """Tell whether loading a short file may read more: weights beside an ONNX graph."""
+    """Return whether a short file may have more to read: weights beside the graph."""
     data = view(memory)
     # What has weights elsewhere names their location.
     is_path = isinstance(source, str | os.PathLike)

@@ -163,7 +163,7 @@ class InputCheck:
         return await offload(self, inputs) if self.is_long(inputs) else self(inputs)
 
     def is_long(self, inputs: Any) -> bool:
-        """Tell whether it may take long to make arrays of inputs that are unusual."""
+        """Return whether it may take long to make arrays of inputs that are unusual."""
         return sum(map(_elements, self.in_order(inputs))) > SHORT_ELEMENTS
 
     def with_buffers(self, inputs: Any) -> Sequence[Tensor | None]:

@@ -75,7 +75,7 @@ class Target(NamedTuple):
     local: IInProcess | None = None
 
     def copies(self, array: Array) -> bool:
-        """Tell whether an array that reaches it is copied."""
+        """Return whether an array that reaches it is copied."""
         place = place_of(array)
         if place is None:
             return self.elsewhere

@@ -102,7 +102,7 @@ def are_one_state(before: str, after: str) -> bool:
 
 
 def has_known_shape(info: TensorInfo) -> bool:
-    """Tell whether each axis has a length or a name."""
+    """Return whether each axis has a length or a name."""
     return bool(info.dimensions) and "?" not in info.lengths
 
 

@@ -56,14 +56,14 @@ class IPlanning(Protocol):
 
 
 def has_extensions_of(device: IDevice, model: Model) -> bool:
-    """Tell whether ``device`` has all extensions that ``model`` uses."""
+    """Return whether ``device`` has all extensions that ``model`` uses."""
     _, extensions = device.get_supported_extensions()
     known = {extension.name for extension in extensions}
     return all(entry.name in known for entry in model.extension_name_to_prefix)
 
 
 async def takes(device: IDevice, model: Model) -> bool:
-    """Tell whether ``device`` has the engine of a region, and that would run it."""
+    """Return whether ``device`` has the engine of a region, and that would run it."""
     if not has_extensions_of(device, model):
         return False
     _, supported = await device.get_supported_operations_1_3(model)
@@ -158,7 +158,7 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
 
 
 def translates(model: Model) -> Steps[bool]:
-    """Tell whether a region of LiteRT translates, with outputs as it declares them.
+    """Return whether a region of LiteRT translates, with outputs as it declares them.
 
     Then each operator, and each shape, was checked by the rules of the HAL. One of ONNX
     is not tried: native code that infers its shapes may end the process as well.
@@ -180,7 +180,7 @@ def translates(model: Model) -> Steps[bool]:
 
 
 def _agree(declared: Dimensions, inferred: Dimensions) -> bool:
-    """Tell whether both can be of one shape; more than four axes are merged."""
+    """Return whether both can be of one shape; more than four axes are merged."""
     if len(declared) == len(inferred):
         pairs = zip(declared, inferred, strict=True)
         return all(a == b or not (a and b) for a, b in pairs)

@@ -121,7 +121,7 @@ LARGE_OPERATIONS = 50
 
 
 def is_large(model: Model) -> bool:
-    """Tell whether sending or checking ``model`` would keep an event loop for long."""
+    """Return whether to send or check ``model`` would keep an event loop for long."""
     return model.operation_count > LARGE_OPERATIONS
 
 
@@ -209,7 +209,7 @@ _LEAST_SHARE = 4
 
 
 def are_free(count: int, like: int) -> bool:
-    """Tell whether ``count`` more descriptors can be had, by duplicating ``like``."""
+    """Return whether ``count`` more descriptors can be had, by duplicating ``like``."""
     try:
         # No more than a guess: other threads may take them next.
         close_all(duplicates([like] * count))
@@ -243,12 +243,12 @@ class DescriptorReserve:
         return self._most - self._count
 
     def covers(self, count: int) -> bool:
-        """Tell whether it has ``count`` descriptors that are not in use."""
+        """Return whether it has ``count`` descriptors that are not in use."""
         closing = sum([self.has(fd) for fd in being_closed()])
         return count <= self._count - self._used - closing
 
     def has(self, fd: int) -> bool:
-        """Tell whether ``fd`` is one that was held back."""
+        """Return whether ``fd`` is one that was held back."""
         return fd >= self.limit
 
     @contextlib.contextmanager

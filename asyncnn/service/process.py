@@ -69,7 +69,7 @@ def private_address() -> str:
 
 
 def is_abstract(path: str | os.PathLike[str]) -> bool:
-    """Tell whether ``path`` is a name that no file system knows."""
+    """Return whether ``path`` is a name that no file system knows."""
     return os.fspath(path).startswith(_ABSTRACT)
 
 
@@ -91,7 +91,7 @@ def socket_address(path: str | os.PathLike[str]) -> str:
 
 
 def can_connect(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a driver listens at ``path``. Does not block."""
+    """Return whether a driver listens at ``path``. Does not block."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.setblocking(False)
         try:
@@ -458,7 +458,7 @@ def _used_ticks(pid: int) -> int:
 
 
 def _has_children(pid: int) -> bool:
-    """Tell whether a process waits for others, as for the trial of an engine."""
+    """Return whether a process waits for others, as for the trial of an engine."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
     try:
         return any(each.read_text() for each in lists)

@@ -73,7 +73,7 @@ _MOST_SPARSE = 64
 
 
 def _agree(signature: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Tell whether lengths that are open, if any, are what a signature has besides."""
+    """Return whether shapes agree, but for lengths that the signature leaves open."""
     pairs = zip(signature, shape, strict=False)
     return len(signature) == len(shape) and all(own in (-1, n) for own, n in pairs)
 

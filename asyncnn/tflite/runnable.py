@@ -148,7 +148,7 @@ def refusal(contents: Contents) -> str:
 
 
 def _reads_on(graph: Graph, operator: Operator) -> bool:
-    """Tell whether LiteRT reads ends of slices beyond those that are given."""
+    """Return whether LiteRT reads ends of slices beyond those that are given."""
     kind, table = "StridedSliceOptions", operator.options_place()
     if BUILTIN_OPTIONS.get(operator.kind_of_options()[0]) != kind or not table:
         return False  # LiteRT reads no others
@@ -201,7 +201,7 @@ def _check_graph(graph: Graph) -> None:
 
 
 def _is_nothing(graph: Graph, index: int) -> bool:
-    """Tell whether a tensor has no elements: a constant, of which a file has no bytes.
+    """Return whether a tensor, a constant without bytes in the file, has no elements.
 
     As weights of few bits it ends the process.
     """

@@ -40,7 +40,7 @@ from asyncnn.tools.samples import (
     as_narrow,
     compare,
     random_sample,
-    telling_open_axes,
+    hinting_open_axes,
     without_common_nan,
 )
 
@@ -189,7 +189,7 @@ async def compare_model(comparison: Comparison) -> ComparisonReport:
             for path in comparison.paths:
                 for inputs, samples in series.items():
                     drawn = comparison.named if inputs == "random" else None
-                    with telling_open_axes(drawn):
+                    with hinting_open_axes(drawn):
                         actual = await _run_device(
                             comparison.named, device, path, samples
                         )

@@ -183,8 +183,8 @@ def random_sample(
 
 
 @contextmanager
-def telling_open_axes(named: NamedModel | None) -> Iterator[None]:
-    """Tell in errors of random inputs which lengths they did not get from the model."""
+def hinting_open_axes(named: NamedModel | None) -> Iterator[None]:
+    """Have errors of random inputs name lengths that the model does not give."""
     with nullcontext() if named is None else hinting(partial(_hint_of_lengths, named)):
         yield
 

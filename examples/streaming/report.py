@@ -103,7 +103,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        """Tell whether frames kept up with real time and few keys were mistaken."""
+        """Return whether frames kept up with real time and few keys were mistaken."""
         timings = [self.line.timing]
         if self.camera is not None:
             timings.append(self.camera.finder)

@@ -36,7 +36,7 @@ class Stored(msgspec.Struct, frozen=True, eq=False):
 
 
 def is_single(case: Case) -> bool:
-    """Tell whether a case runs one operation and nothing else."""
+    """Return whether a case runs one operation and nothing else."""
     return len(case.model.main.operations) == 1 and not case.model.referenced
 
 

@@ -68,7 +68,7 @@ async def test_a_run_is_not_like_an_earlier_one_with_options() -> None:
 
 
 async def runs_beside_a_held_interpreter(prepared: PreparedModel, x: object) -> bool:
-    """Tell whether a run ends though no other thread gets the interpreter."""
+    """Return whether a run ends though no other thread gets the interpreter."""
     interval_s = sys.getswitchinterval()
     running = asyncio.ensure_future(prepared.run(x))
     await asyncio.sleep(0)
@@ -259,7 +259,7 @@ def test_an_interrupt_as_a_run_is_told_of_loses_neither(
     prepared = loop.run_until_complete(opened.prepare(layers(4)))
     loop.run_until_complete(prepared.run(X))
     logs.set_tags("cpuexe")
-    monkeypatch.setattr(Run, "_tell_run", interrupt)
+    monkeypatch.setattr(Run, "_report_run", interrupt)
     running = loop.create_task(prepared.run(X))
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -25,7 +25,7 @@ from asyncnn.engine.job import (
     Bound,
     JobSegment,
     PythonSegment,
-    Telling,
+    StopCalls,
 )
 from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.workspace import aligned_bytes
@@ -86,7 +86,7 @@ class Script(ctypes.Structure):
         ("begun", ctypes.c_int),
         ("ended", ctypes.c_int),
         ("is_freed", ctypes.c_int),
-        ("told", ctypes.c_int),
+        ("stopped", ctypes.c_int),
         ("number", ctypes.c_float),
     )
 
@@ -102,7 +102,7 @@ class _Scripted:
     kind: Any
     """The class of segments that it is."""
 
-    is_told = False
+    has_stop_calls = False
     """Whether it does not look at its flag."""
 
     def __init__(
@@ -115,13 +115,13 @@ class _Scripted:
         self.script = Script(*asked, elements, 4, number=number)
         tensor = CompiledTensor.of(np.dtype(np.float32), (elements,))
         self.inputs, self.outputs = (tensor,) * inputs, (tensor,) * outputs
-        function, telling = engine().run_script, None
-        if self.is_told:
-            function, self.script.flag = engine().run_told, None
-            told = address(engine().tell), address(engine().retract)
-            telling = Telling(*told, ctypes.addressof(self.script))
+        function, stop_by = engine().run_script, None
+        if self.has_stop_calls:
+            function, self.script.flag = engine().run_stopped, None
+            calls = address(engine().stop), address(engine().go_on)
+            stop_by = StopCalls(*calls, ctypes.addressof(self.script))
         ends = self.inputs, self.outputs
-        self.kind.__init__(self, address(function), self.byte, *ends, telling)
+        self.kind.__init__(self, address(function), self.byte, *ends, stop_by)
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         array = (ctypes.c_void_p * len(addresses))(*addresses)

@@ -19,7 +19,7 @@ typedef struct {
     int begun;
     int ended;
     int is_freed; /* set as the graph is: no run may see it */
-    int told;     /* to end, for one that does not look at a flag */
+    int stopped;  /* for one that does not look at a flag */
     float number;
 } Script;
 
@@ -29,7 +29,7 @@ static int
 is_raised(const Script *script)
 {
     if (!script->flag)
-        return __atomic_load_n(&script->told, __ATOMIC_SEQ_CST);
+        return __atomic_load_n(&script->stopped, __ATOMIC_SEQ_CST);
     if (script->must_end)
         return script->must_end(script->flag);
     return __atomic_load_n(script->flag, __ATOMIC_RELAXED) != 0;
@@ -73,20 +73,20 @@ run_script(Word place, Word input_count, Word inputs, Word output_count, Word ou
 
 /* What it returns does not fit in an int. */
 Word
-run_told(Word place, Word input_count, Word inputs, Word output_count, Word outputs)
+run_stopped(Word place, Word input_count, Word inputs, Word output_count, Word outputs)
 {
     int status = run_script(place, input_count, inputs, output_count, outputs);
     return status ? ((Word)status << 32) + 5 : 0;
 }
 
 void
-tell(Word place)
+stop(Word place)
 {
-    __atomic_store_n(&((Script *)place)->told, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&((Script *)place)->stopped, 1, __ATOMIC_SEQ_CST);
 }
 
 void
-retract(Word place)
+go_on(Word place)
 {
-    __atomic_store_n(&((Script *)place)->told, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&((Script *)place)->stopped, 0, __ATOMIC_SEQ_CST);
 }

@@ -81,7 +81,7 @@ def has_changed(registers: Registers) -> bool:
 
 
 def sleeps_through(ours: list[Step], theirs: list[Step]) -> bool:
-    """Tell whether the sleeper may stop for good with changes it has not seen."""
+    """Return whether the sleeper may stop for good with changes it has not seen."""
     ends = list(stuck_states((ours, theirs), words=2))
     assert ends
     return any(end.processes[1].at < len(theirs) for end in ends)

@@ -222,7 +222,7 @@ def _changed(node: libcst.CSTNode) -> Iterator[libcst.CSTNode]:
 
 
 def _is_none_for_false(node: libcst.CSTNode) -> bool:
-    """Tell whether assigning `None` instead would be as good as what there is."""
+    """Return whether assigning `None` instead would be as good as what there is."""
     match node:
         case libcst.Assign(value=libcst.Name("False")):
             return True
@@ -241,7 +241,7 @@ def _is_text(node: libcst.CSTNode) -> bool:
 
 
 def _takes_sense(call: libcst.Call, changed: Any) -> bool:
-    """Tell whether a change of a call takes none of texts and ``strict``."""
+    """Return whether a change of a call takes none of texts and ``strict``."""
     kept = {id(argument) for argument in changed.args}
     taken = [argument for argument in call.args if id(argument) not in kept]
     return not any(

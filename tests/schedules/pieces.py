@@ -63,7 +63,7 @@ class Piece(Work):
         return True
 
     def come_back(self, outcome: Any, *_: int) -> bool:
-        """Tell whether it has come to its end on a native lane."""
+        """Return whether it has come to its end on a native lane."""
         return bool(outcome == DONE)
 
     def advance(self, pause: Pause) -> bool:

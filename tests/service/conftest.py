@@ -39,7 +39,7 @@ LIMITS = ServiceLimits(
 
 
 async def is_served(path: Path) -> bool:
-    """Tell whether an honest client's sum is right."""
+    """Return whether an honest client's sum is right."""
     async with connect(path) as device:
         model = await device.prepare(addition(4))
         x = np.arange(4, dtype=np.float32)

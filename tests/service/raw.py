@@ -119,7 +119,7 @@ class RawClient:
         return data, list(fds)
 
     async def is_hung_up_on(self) -> bool:
-        """Tell whether the peer hangs up, whatever it says before."""
+        """Return whether the peer hangs up, whatever it says before."""
         async with asyncio.timeout(20):
             while await self.receive():
                 pass

@@ -69,7 +69,7 @@ def cause_of(thing: object) -> DeviceUnavailableError | None:
 
 
 def is_new(thing: IMortal, kind: type[DeviceUnavailableError], words: str) -> bool:
-    """Tell whether each call gives an error of ``kind`` of its own."""
+    """Return whether each call gives an error of ``kind`` of its own."""
     first, second = thing.cause_of_death(), thing.cause_of_death()
     assert words in str(first)
     return type(first) is kind and first is not second

@@ -215,8 +215,8 @@ function show(report) {
     { key: "preparations", name: "preparations", work: device.preparations },
   ]);
   const failures = Object.entries(device.executions.failures);
-  const told = failures.map(([status, number]) => `${status} ${count(number)}`);
-  note("failures", told.length ? `Executions that failed: ${told.join(", ")}` : "");
+  const failed = failures.map(([status, number]) => `${status} ${count(number)}`);
+  note("failures", failed.length ? `Executions that failed: ${failed.join(", ")}` : "");
   showRows(clients, "clients", device, (each) => `${each.number}: ${each.name}`);
   showRows(models, "models", device, (each) => `${each.number}: ${each.operations} operations`);
 }

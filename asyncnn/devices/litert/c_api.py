@@ -209,9 +209,9 @@ class LiteRtLibrary:
 
         :raises GeneralFailureError: if it fails.
         """
-        told = c_size_t()
-        self.call(name, *arguments, byref(told))
-        return told.value
+        number = c_size_t()
+        self.call(name, *arguments, byref(number))
+        return number.value
 
     def destroy(self, kind: str, made: int) -> None:
         """Give an object back, unless this is a forked child: it is its parent's."""
@@ -257,11 +257,11 @@ class LiteRtLibrary:
         except GeneralFailureError:
             return ""
         try:
-            told = ctypes.string_at(text).decode(errors="replace")
+            errors = ctypes.string_at(text).decode(errors="replace")
         finally:
             self.free(text)
             self.forget_errors_of(compiled)
-        return " ".join(told.split())
+        return " ".join(errors.split())
 
     def forget_errors_of(self, compiled: int) -> None:
         """Drop what a compiled model has reported."""
@@ -279,8 +279,8 @@ class LiteRtLibrary:
 
     def _create_environment(self) -> int:
         options = (_EnvironmentOption * 2)()
-        told = ((_OPTION_ACCELERATORS, _CPU), (_OPTION_SEVERITY, _SILENT))
-        for option, (tag, value) in zip(options, told, strict=True):
+        values = ((_OPTION_ACCELERATORS, _CPU), (_OPTION_SEVERITY, _SILENT))
+        for option, (tag, value) in zip(options, values, strict=True):
             option.tag, option.value = tag, _Any(_INTEGER, value)
         try:
             return self.create("CreateEnvironment", len(options), options)
@@ -288,12 +288,12 @@ class LiteRtLibrary:
             raise CApiUnavailableError(str(error)) from error
 
 
-def failure(name: str, status: Status, told: str = "") -> AsyncnnError:
+def failure(name: str, status: Status, errors: str = "") -> AsyncnnError:
     """Return the error for a status that ``LiteRt<name>`` has returned."""
     meaning = _STATUSES.get(status, "unknown")
     message = f"LiteRt{name} failed: {meaning} (status {status})"
-    if told:
-        message = f"{message}: {told}"
+    if errors:
+        message = f"{message}: {errors}"
     if status == _NO_MEMORY:
         return failure_of(MemoryError(message))
     return GeneralFailureError(message)

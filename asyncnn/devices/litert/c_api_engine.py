@@ -139,12 +139,12 @@ class CApiGraph(JobSegment, CompiledGraph):
         count = library.number(f"GetNumSubgraph{side}s", graph)
         layouts: list[TensorLayout | None] = [None] * count
         if side == "Output":  # what the file says of their shapes, nobody has looked at
-            told = (TensorLayout * count)()
+            shaped = (TensorLayout * count)()
             library.call(
                 "GetCompiledModelOutputTensorLayouts",
-                *(self._compiled, 0, count, told, True),
+                *(self._compiled, 0, count, shaped, True),
             )
-            layouts = [*told]
+            layouts = [*shaped]
         return tuple(
             self._tensor(graph, side, number, layout)
             for number, layout in enumerate(layouts)
@@ -204,8 +204,8 @@ class CApiGraph(JobSegment, CompiledGraph):
             # What it has reported is dropped unread: reading takes as long as a part.
             self._library.forget_errors_of(self._compiled)
             return
-        told = self._library.errors_of(self._compiled)
-        raise failure("RunCompiledModel", status, told)
+        errors = self._library.errors_of(self._compiled)
+        raise failure("RunCompiledModel", status, errors)
 
     def _free(self) -> None:
         self.forget()

@@ -130,7 +130,7 @@ class WrittenOperation:
 
 
 def claims(operation: BoundOperation) -> bool:
-    """Tell whether ``operation``, whose shapes are all known, is written in TFLite."""
+    """Return whether TFLite can say ``operation``, whose shapes are all known."""
     return refusal(operation) is None
 
 

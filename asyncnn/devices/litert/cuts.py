@@ -60,7 +60,7 @@ def barriers(steps: Sequence[Timed]) -> list[int]:
 
 
 def is_short(costs: Sequence[int], part_ns: float = BARRIER_NS) -> bool:
-    """Tell whether steps of such times have no `cuts`, or `barriers`."""
+    """Return whether steps of such times have no `cuts`, or `barriers`."""
     return sum(costs) < WORTH_CUTTING * part_ns and len(costs) <= MOST_STEPS
 
 

@@ -40,8 +40,8 @@ _IN_FLOAT16 = "float32", "int32", "bool"
 
 def version_with(engine: Engine) -> str:
     """Return the version of all that is decided about graphs of ``engine``."""
-    told = msgspec.json.encode(engine.speeds).decode()
-    return f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {told}"
+    speeds = msgspec.json.encode(engine.speeds).decode()
+    return f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {speeds}"
 
 
 class LiteRtDelegate:
@@ -115,8 +115,8 @@ class LiteRtDelegate:
         weights = None
         if size >= WORTH_SHARING_BYTES:
             # Of one subgraph there are several segments; shapes are in the file.
-            told = f"{segment.inputs} {segment.outputs}".encode()
-            content = (identity or os.urandom(16)) + told
+            ports = f"{segment.inputs} {segment.outputs}".encode()
+            content = (identity or os.urandom(16)) + ports
             key = weights_key(content, self.version_for(relaxed=float16))
             weights = PackedWeights(key, self._weights_folder if identity else None)
         compile_file = partial(self._engine.compile, file, float16=float16)
@@ -124,7 +124,7 @@ class LiteRtDelegate:
 
 
 def _may_be_float16(operation: BoundOperation) -> bool:
-    """Tell whether it is relaxed, with no numbers but those that this is about."""
+    """Return whether it is relaxed, with no numbers but those that this is about."""
     return operation.relaxed and all(
         operand is None or dtype_of(operand.type).name in _IN_FLOAT16
         for operand in (*operation.inputs, *operation.outputs)

@@ -116,7 +116,7 @@ Source: TypeAlias = bytes | bytearray | memoryview | GraphFile
 
 
 def may_lie_apart(data: Array) -> bool:
-    """Tell whether the bytes of a constant are worth it, and kernels can read them."""
+    """Return whether a constant is worth the bytes, and kernels can read it."""
     if data.size < _WORTH_BYTES:
         return False
     address = address_of(data)
@@ -144,7 +144,7 @@ def for_want_of_room(model: Source) -> Iterator[None]:
 
 
 def may_be_packed(model: Source) -> bool:
-    """Tell whether this process may write files as large as packed weights are.
+    """Return whether this process may write files as large as packed weights are.
 
     XNNPACK ends the process where it may not, be the file on a disk or in memory.
     """

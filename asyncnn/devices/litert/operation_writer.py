@@ -147,7 +147,7 @@ class OperationWriter:
 
     @property
     def is_quantized(self) -> bool:
-        """Tell whether the first output has 8-bit codes."""
+        """Return whether the first output has 8-bit codes."""
         return self.operation.outputs[0].type in QUANT8_TYPES
 
     def quantization(self, index: int) -> tuple[float, int]:
@@ -161,7 +161,7 @@ class OperationWriter:
         return quantization_in(operand, computed_type(operand))
 
     def keeps_quantization(self, index: int = 0) -> bool:
-        """Tell whether input ``index`` and the output have the same scale and zero."""
+        """Return whether input ``index`` and the output share scale and zero."""
         return self.quantization(index) == self.output_quantization()
 
     def require_kept_quantization(self, index: int = 0) -> None:

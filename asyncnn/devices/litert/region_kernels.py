@@ -97,7 +97,7 @@ class LiteRtRegions:
         kernel = self._kernel(operation)
         if kernel is None:
             raise GeneralFailureError(
-                "the region's outputs have shapes that only a run tells",
+                "the region's outputs have shapes that only a run shows",
                 hint="a model that declares none for them can have it",
             )
         _check("input", operation.inputs[1:], kernel.inputs)

@@ -48,7 +48,7 @@ def speeds_of(library: Path, version: str) -> Speeds:
     :raises OSError: if there is no such library.
     """
     try:
-        return msgspec.json.decode(LITERT.told_of(library, version), type=Speeds)
+        return msgspec.json.decode(LITERT.report_of(library, version), type=Speeds)
     except msgspec.DecodeError:  # it has not come to measuring
         return USUAL
 

@@ -76,11 +76,11 @@ def weights_key(content: bytes, version: str) -> str:
 
     ``content`` is what a model is made of, or a hash of that.
     """
-    told = hashlib.blake2b(content, digest_size=_KEY_BYTES)
-    told.update(
+    digest = hashlib.blake2b(content, digest_size=_KEY_BYTES)
+    digest.update(
         "\0".join(("", __version__, version, cpu_name(), cpu_features())).encode()
     )
-    return told.hexdigest()
+    return digest.hexdigest()
 
 
 class PackedWeights:
@@ -247,8 +247,8 @@ class PackedWeights:
 
     def _path_of(self, content: bytes | memoryview) -> Path:
         assert self._folder is not None
-        told = checksum(self._name, content)
-        return self._folder / f"{self._name}-{told}{SUFFIX}"
+        digest = checksum(self._name, content)
+        return self._folder / f"{self._name}-{digest}{SUFFIX}"
 
 
 def checksum(key: str, content: bytes | memoryview) -> str:
@@ -260,10 +260,10 @@ def checksum(key: str, content: bytes | memoryview) -> str:
     page = _SUMMED_WORDS * 8
     whole = len(view) // page * page
     words = np.frombuffer(view[:whole], np.uint64).reshape(-1, _SUMMED_WORDS)
-    told = hashlib.blake2b(f"{key} {len(view)}".encode(), digest_size=_SUM_BYTES)
-    told.update(np.add.reduce(words, axis=1, dtype=np.uint64).tobytes())
-    told.update(view[whole:])
-    return told.hexdigest()
+    digest = hashlib.blake2b(f"{key} {len(view)}".encode(), digest_size=_SUM_BYTES)
+    digest.update(np.add.reduce(words, axis=1, dtype=np.uint64).tobytes())
+    digest.update(view[whole:])
+    return digest.hexdigest()
 
 
 def make_room(folder: Path, most_bytes: int, besides: Path) -> None:
@@ -306,7 +306,7 @@ def _reopened(descriptor: int) -> int:
 
 
 def _are_one(model: Array, other: Array) -> bool:
-    """Tell whether both are the same memory; the first is kept, and so its address."""
+    """Return whether both are the same memory; the first, and its address, is kept."""
     return (model.ctypes.data, model.nbytes) == (other.ctypes.data, other.nbytes)
 
 

@@ -100,8 +100,8 @@ def _mended_node(
             inputs[place] = new + b" size"
             before.append(_node(b"Size", [new], inputs[place]))
         elif place == needed and name in doubtful:
-            told = b"%s is read, and has no elements" % name
-            before += _filled(name, axis, new, told)
+            problem = b"%s is read, and has no elements" % name
+            before += _filled(name, axis, new, problem)
             inputs[place] = new
     for place, name in enumerate(outputs):
         if type_ in NAMED and not name:
@@ -112,10 +112,10 @@ def _mended_node(
     return [*before, rest] if before or is_changed else []
 
 
-def _filled(name: bytes, axis: int, new: bytes, told: bytes) -> list[list[bytes]]:
+def _filled(name: bytes, axis: int, new: bytes, problem: bytes) -> list[list[bytes]]:
     """Return nodes for the same tensor, which fail if it is empty from an axis on.
 
-    A length that is to be found cannot be told beside one of 0. Nothing is copied.
+    A length that is to be found cannot be given beside one of 0. Nothing is copied.
     """
     rows, both, flat, shape = (b"%s.%d" % (new, n) for n in range(4))
     begin = *message(_PORT_NAME, [b"axis"]), bytes([_INTEGER << 3, axis]), _IS_INTEGER
@@ -124,7 +124,7 @@ def _filled(name: bytes, axis: int, new: bytes, told: bytes) -> list[list[bytes]
     return [
         _node(b"Constant", [], both, message(_ATTRIBUTE, lengths)),
         _node(b"Flatten", [name], rows, message(_ATTRIBUTE, begin)),
-        _node(b"Reshape", [rows, both], flat, message(_NODE_NAME, [told])),
+        _node(b"Reshape", [rows, both], flat, message(_NODE_NAME, [problem])),
         _node(b"Shape", [name], shape),
         _node(b"Reshape", [flat, shape], new),
     ]

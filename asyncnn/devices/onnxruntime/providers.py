@@ -45,6 +45,6 @@ class ExecutionProvider(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return cls(name, type_, _OPTIONS.get(name, ()))
 
     def __str__(self) -> str:
-        """Tell it from others: what was prepared for one is not for another."""
+        """Distinguish it: what was prepared for one is not for another."""
         options = [f"{key}={value}" for key, value in self.options]
         return " ".join((self.name, *options))

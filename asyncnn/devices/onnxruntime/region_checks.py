@@ -287,7 +287,7 @@ class _Check:
         return nodes
 
     def _has_elements(self, name: bytes) -> bool:
-        """Tell whether a tensor surely has elements."""
+        """Return whether a tensor surely has elements."""
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]

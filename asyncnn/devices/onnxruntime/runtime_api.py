@@ -121,10 +121,10 @@ _NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 
 
 @contextmanager
-def _telling_nobody() -> Iterator[None]:
+def _without_telemetry() -> Iterator[None]:
     """Have ONNX Runtime send nothing, of this process and ever.
 
-    It looks at the variable once, as the environment is made: afterwards it has told
+    It looks at the variable once, as the environment is made: afterwards it has sent
     that by then, kept a number for the machine, and has threads for more.
     """
     before = os.environ.get(_NO_TELEMETRY)
@@ -181,7 +181,7 @@ class OnnxRuntimeLibrary:
         self._is_forked = False
         self.provider: ExecutionProvider | None = None
         try:
-            with _telling_nobody():
+            with _without_telemetry():
                 self.environment: Final = self.create("CreateEnv", SILENT, b"asyncnn")
             self.call("DisableTelemetryEvents", self.environment)
             self.memory: Final = self.create("CreateCpuMemoryInfo", 0, 0)
@@ -220,9 +220,9 @@ class OnnxRuntimeLibrary:
 
         :raises AsyncnnError: if it fails.
         """
-        told = c_size_t()
-        self.call(name, *arguments, byref(told))
-        return told.value
+        number = c_size_t()
+        self.call(name, *arguments, byref(number))
+        return number.value
 
     def text(self, name: str, *arguments: Any) -> bytes:
         """Call a function that returns a name by an argument, and return it.
@@ -260,17 +260,17 @@ class OnnxRuntimeLibrary:
 
         A status that is released twice ends the process.
         """
-        told = in_one_line(" ".join(self.message(status).split()))
+        reason = in_one_line(" ".join(self.message(status).split()))
         self.release("Status", status)
-        message = f"ONNX Runtime's {name} failed: {told}"
-        if any(words in told for words in _SHORTAGES):
+        message = f"ONNX Runtime's {name} failed: {reason}"
+        if any(words in reason for words in _SHORTAGES):
             return failure_of(MemoryError(message))
         return GeneralFailureError(message)
 
     def message(self, status: int) -> str:
         """Return what a status says."""
-        told: bytes = self._message(status)
-        return told.decode(errors="replace")
+        text: bytes = self._message(status)
+        return text.decode(errors="replace")
 
     def providers(self) -> dict[str, str]:
         """Return ONNX Runtime's names of the execution providers that it has, by ours.

@@ -34,7 +34,7 @@ from asyncnn.engine.job import (
     Bound,
     JobSegment,
     PythonSegment,
-    Telling,
+    StopCalls,
 )
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, StalePlanError
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
@@ -82,8 +82,8 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
         argument = _argument(port, f"input {place}", operand)
         axis = session.traits.needs_elements.get(port.name)
         if axis is not None and 0 in argument.shape[axis:]:
-            told = "on which an operator of the graph may end the process"
-            raise InvalidArgumentError(f"input {place} has no elements, {told}")
+            reason = "on which an operator of the graph may end the process"
+            raise InvalidArgumentError(f"input {place} has no elements, {reason}")
         if operand.value is None:
             reads.append(place)
             inputs.append(argument)
@@ -198,10 +198,10 @@ class _RunOptions:
         self.handle = library.create("CreateRunOptions")
         library.call("RunOptionsSetRunLogSeverityLevel", self.handle, SILENT)
 
-    def telling(self) -> Telling:
-        """Return how it is notified."""
+    def stop_calls(self) -> StopCalls:
+        """Return how its runs are ended early."""
         address = self._library.address
-        return Telling(
+        return StopCalls(
             address("RunOptionsSetTerminate"),
             address("RunOptionsUnsetTerminate"),
             self.handle,
@@ -285,7 +285,7 @@ class _SessionGraph(JobSegment, CompiledGraph):
         self.outputs = tuple(map(_tensor, signature.outputs))
         CompiledGraph.__init__(self)
         address, ends = library.address("Run"), (self.inputs, self.outputs)
-        JobSegment.__init__(self, address, self._flag, *ends, call.options.telling())
+        JobSegment.__init__(self, address, self._flag, *ends, call.options.stop_calls())
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         """See `JobSegment`."""
@@ -322,8 +322,8 @@ class _OpenGraph(PythonSegment, CompiledGraph):
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
         self._call = call
         CompiledGraph.__init__(self)
-        address, telling = call.library.address("Run"), call.options.telling()
-        PythonSegment.__init__(self, address, self._flag, (), (), telling)
+        address, stop_by = call.library.address("Run"), call.options.stop_calls()
+        PythonSegment.__init__(self, address, self._flag, (), (), stop_by)
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
         """Append what is computed to ``outputs``; False if it was interrupted.

@@ -151,7 +151,7 @@ class LearntShapes:
                 self._doubted.discard(self._shapes.popitem(last=False)[0])
 
     def doubts(self, inputs: InputShapes) -> bool:
-        """Tell whether the last run that expected any shapes has failed."""
+        """Return whether the last run that expected any shapes has failed."""
         with self._lock:
             return inputs in self._doubted
 

@@ -87,7 +87,7 @@ class CacheLayout:
         return 1 + self.slots * model, 1 + self.slots * data
 
     def is_sealed_by(self, device: int) -> bool:
-        """Tell whether a device's model caches say that they were changed."""
+        """Return whether a device's model caches say that they were changed."""
         return seals_caches(self._members[device].hal)
 
     def made_for(self) -> tuple[str, ...]:

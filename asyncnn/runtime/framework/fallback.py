@@ -76,7 +76,7 @@ class Health:
         self.has_failed = False
 
     def allows(self) -> bool:
-        """Tell whether the device may be tried now.
+        """Return whether the device may be tried now.
 
         After a pause one caller may, and the others not before that was notified how it
         went, or another pause has passed.
@@ -203,7 +203,7 @@ class Member:
 
 
 def had_ample_time(given_ns: int, *needed_ns: int) -> bool:
-    """Tell whether a deadline was missed by the fault of the device."""
+    """Return whether a deadline was missed by the fault of the device."""
     return given_ns >= max(LEAST_AMPLE_NS, AMPLE * max(needed_ns))
 
 

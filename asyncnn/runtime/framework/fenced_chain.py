@@ -126,7 +126,7 @@ class FencedChain(FencedRun):
             self.loop.call_soon(self._go_on, 0, self._failure)
 
     def _may_chain(self) -> bool:
-        """Tell whether partitions can be launched before their inputs are there."""
+        """Return whether partitions can be launched before their inputs are there."""
         spaces = self._model.spaces
         members = [step.member for step in self._model.steps]
         if (

@@ -244,7 +244,7 @@ class _Divider:
         return tuple(able)
 
     def _is_open_control_flow(self, position: int) -> bool:
-        """Tell whether it is an IF or WHILE with sizes that are not known.
+        """Return whether it is an IF or WHILE with sizes that are not known.
 
         HAL 1.3 has drivers not take those.
         """
@@ -327,7 +327,7 @@ class _Divider:
         return cost
 
     def _can_cross(self, index: int, assignment: Sequence[int]) -> bool:
-        """Tell whether an operand can be an intermediate tensor.
+        """Return whether an operand can be an intermediate tensor.
 
         Its size is known, or is going to be, and what one element is.
         """
@@ -439,7 +439,7 @@ def _moving_us(operand: Operand) -> float:
 
 
 def is_open(operand: Operand) -> bool:
-    """Tell whether the size of an operand's value is not known beforehand."""
+    """Return whether the size of an operand's value is not known beforehand."""
     if is_scalar(operand.type) or operand.lifetime in _WITHOUT_SIZE:
         return False
     return has_unknown_dimensions(operand)

@@ -86,7 +86,7 @@ class SampleDevice(ReferenceDevice):
         return super()._prepare(asked, callback)
 
     def takes(self, model: Model, subgraph: Subgraph, operation: Operation) -> bool:
-        """Tell whether an operation, and those within it, are of the sample's kind."""
+        """Return whether an operation and all within it are of the sample's kind."""
         return self._takes(model, subgraph, operation, set())
 
     def _takes(

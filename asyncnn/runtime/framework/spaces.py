@@ -222,7 +222,7 @@ class Space:
         return RequestArgument(location=DataLocation(number, 0, 0))
 
     def _is_ours(self, source: ArgumentSource, request: Request) -> bool:
-        """Tell whether a tensor lies here: an output that is needed, but not wanted."""
+        """Return whether a tensor lies here: an output that is read, but not wanted."""
         if source.kind is Kind.INTERMEDIATE:
             return True
         return (
@@ -267,7 +267,7 @@ class Spaces:
             self._with_buffers = Space(plan, self._learned, max_bytes, reserved)
 
     def are_shared(self, request: Request) -> bool:
-        """Tell whether other processes see all that partitions hand on, where it is."""
+        """Return whether other processes see all that partitions hand on in place."""
         for position in self._plan.outputs_read:
             argument = request.outputs[position]
             if argument.has_no_value:

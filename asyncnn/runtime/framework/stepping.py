@@ -278,7 +278,7 @@ class SteppedRun(IExecutionCallback):
             self._fall_back(answer)
 
     def _may_repeat(self, answer: ExecutionResult) -> bool:
-        """Tell whether it may be the fault of a buffer, or what lies there be lost."""
+        """Return whether a buffer may be at fault, or have lost what lies there."""
         is_final = answer.status is _INSUFFICIENT or (
             answer.status in MISSED and self._model.fallback is Fallback.FORBID
         )

@@ -173,7 +173,7 @@ class Partitioned(BasePreparedModel):
         self.health = self.steps[0].member.health
 
     def recovers_from(self, status: ErrorStatus) -> bool:
-        """Tell whether the CPU is to be tried after a device ended so."""
+        """Return whether the CPU is to be tried after a device ended so."""
         return (
             self.fallback is not Fallback.FORBID
             and status not in FINAL
@@ -181,7 +181,7 @@ class Partitioned(BasePreparedModel):
         )
 
     def was_closed_over(self, status: ErrorStatus) -> bool:
-        """Tell whether a device ended so as it was stopped, the framework being closed.
+        """Return whether a device ended so as the framework, being closed, stopped it.
 
         To it, an execution is one that was cancelled.
         """

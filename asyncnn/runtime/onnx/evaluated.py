@@ -62,7 +62,7 @@ class Evaluated(Drafted):
         super().__init__(NODES, tuple(given))
 
     def is_like(self, other: Drafted) -> bool:
-        """Tell whether another is the same node, whatever lengths axes have."""
+        """Return whether another is the same node, whatever lengths axes have."""
         if not isinstance(other, Evaluated) or self.proto != other.proto:
             return False
         pairs = zip(self.all_read, other.all_read, strict=True)
@@ -136,7 +136,7 @@ def _output(made: "Evaluated", dtype: np.dtype[Any], shape: Shape) -> Value:
     lengths = tuple(length or 1 for length in shape)
     value = Value(dtype, lengths, Form.of(dtype), producer=made)
     if 0 in shape:
-        value.is_told, value.opened = True, shape
+        value.is_run_shaped, value.opened = True, shape
     return value
 
 
@@ -257,7 +257,7 @@ def _graph_of(made: Evaluated, *, is_typed: bool = False) -> Any:
             inputs.append(info(name=name))
             continue
         number = NUMBERS[value.dtype]
-        known = (value.is_told and value.opened) or value.shape
+        known = (value.is_run_shaped and value.opened) or value.shape
         lengths = [length or None for length in known]
         inputs.append(helper.make_tensor_value_info(name, number, lengths))
         if value.is_constant and math.prod(value.shape) <= _MOST_KNOWN:
@@ -278,12 +278,12 @@ def _ends_of(made: Evaluated, draft: Composer) -> list[tuple[np.dtype[Any], Shap
     :raises UnsupportedOperatorError: if not even the axes follow from the inputs.
     """
     name = made.proto.op_type
-    is_told = any(value.is_told for value in made.all_read)
-    if name == "STFT" and not is_told:
-        is_told = not all(v is None or v.is_constant for v in made.reads[1::2])
-    if name == "Loop" and not is_told and not _counts_are_known(made):
+    is_run_shaped = any(value.is_run_shaped for value in made.all_read)
+    if name == "STFT" and not is_run_shaped:
+        is_run_shaped = not all(v is None or v.is_constant for v in made.reads[1::2])
+    if name == "Loop" and not is_run_shaped and not _counts_are_known(made):
         return _ends_of_loop(made, draft)
-    if name in _SHAPED_BY_RUNS and not is_told:
+    if name in _SHAPED_BY_RUNS and not is_run_shaped:
         given = [_data_of(v) if v.is_constant else _zeros(v) for v in made.all_read]
         return [(array.dtype, array.shape) for array in _computed(made, given, draft)]
     helper = onnx_module("helper")
@@ -331,7 +331,7 @@ def _zeros(value: Value) -> Array:
 
 
 def _counts_are_known(made: Evaluated) -> bool:
-    """Tell whether the end of a loop follows from constants and counted steps."""
+    """Return whether the end of a loop follows from constants and counted steps."""
     (body,) = inner_graphs(made.proto)
     states = dict(zip([i.name for i in body.input[2:]], made.reads[2:], strict=False))
     after = dict(zip(states, [o.name for o in body.output[1:]], strict=False))

@@ -144,22 +144,22 @@ _EVALUATED = frozenset(
 )
 """Operators whose result the evaluator returns if all inputs are known."""
 
-_TOLD: dict[str, Callable[[OnnxNode], Array]] = {
+_FOLDS: dict[str, Callable[[OnnxNode], Array]] = {
     "Constant": _constant,
     "Shape": _shape,
     "Size": lambda node: np.array(math.prod(node.input(0).shape), np.int64),
 }
 """Folds a node that reads no elements."""
 
-FOLDED = _EVALUATED | frozenset(_TOLD)
+FOLDED = _EVALUATED | frozenset(_FOLDS)
 """Operators that are never computed if what they read is known."""
 
 
 def fold(node: OnnxNode) -> Array | None:
     """Return the only output of ``node`` if it can be known now."""
-    told = _TOLD.get(node.name)
-    if told is not None:
-        return told(node)
+    folds = _FOLDS.get(node.name)
+    if folds is not None:
+        return folds(node)
     given = [value for value in node.given_inputs if value is not None]
     if node.name not in _EVALUATED or not all(value.is_constant for value in given):
         return None

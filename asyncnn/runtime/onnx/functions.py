@@ -44,7 +44,7 @@ def body_of(node: OnnxNode, own: Any | None) -> Any | None:
 
 
 def is_function(name: str) -> bool:
-    """Tell whether ONNX defines an operator by others."""
+    """Return whether ONNX defines an operator by others."""
     defs = onnx_package().defs
     if not defs.has(name):
         return False

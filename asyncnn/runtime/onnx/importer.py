@@ -326,8 +326,8 @@ class Import:
         opsets: "_Opsets",
     ) -> Sequence[Value | None]:
         key, domain = node.name, proto.domain
-        if any(value is not None and value.is_told for value in inputs):
-            reason = "it reads a tensor of which only a run tells the shape"
+        if any(value is not None and value.is_run_shaped for value in inputs):
+            reason = "it reads a tensor of which only a run shows the shape"
             return self._evaluated(node, UnsupportedOperatorError(reason))
         own = self._source.functions.get((domain, key))
         if domain in DOMAINS:

@@ -57,7 +57,7 @@ class OnnxNode(CountsAxes):
         self._attributes = {found.name: found for found in proto.attribute}
 
     def has(self, index: int) -> bool:
-        """Tell whether input ``index`` is there and not left out."""
+        """Return whether input ``index`` is there and not left out."""
         return index < len(self._inputs) and self._inputs[index] is not None
 
     def input(self, index: int) -> Value:
@@ -92,7 +92,7 @@ class OnnxNode(CountsAxes):
         return len(self.proto.output)
 
     def wants(self, index: int) -> bool:
-        """Tell whether output ``index`` has a name."""
+        """Return whether output ``index`` has a name."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
 
     def data(self, index: int) -> Array:

@@ -67,7 +67,7 @@ class Assumed(msgspec.Struct, frozen=True):
     def refused_alike(
         self, error: AsyncnnError, draft: Callable[[Lengths], Steps[object]]
     ) -> Steps[bool]:
-        """Tell whether a draft of any lengths fails so: then they are not why."""
+        """Return whether a draft of any lengths fails so: then they are not why."""
         if not self.open_shapes or error.hint:
             return True
         for lengths in (*self.variants, self.single):

@@ -322,7 +322,7 @@ def embed(graph: Any, reader: TensorReader) -> None:
 
 
 def is_external(tensor: Any) -> bool:
-    """Tell whether the elements of a tensor lie in another file."""
+    """Return whether the elements of a tensor lie in another file."""
     return bool(tensor.data_location == tensor.EXTERNAL)
 
 

@@ -150,7 +150,7 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
 
 
 def _has_unforeseen(graphs: Iterable[Any]) -> bool:
-    """Tell whether a run alone shows the shape of something that is computed."""
+    """Return whether a run alone shows the shape of something that is computed."""
     return any(
         node.op_type in DATA_DEPENDENT or _is_misjudged(node)
         for each in graphs
@@ -162,7 +162,7 @@ _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
 
 def _is_misjudged(node: Any) -> bool:
-    """Tell whether ONNX may infer another shape than ONNX Runtime computes."""
+    """Return whether ONNX may infer another shape than ONNX Runtime computes."""
     if node.op_type not in _POOLS and node.op_type != "ConvTranspose":
         return False
     given = {each.name: each for each in node.attribute}
@@ -184,12 +184,12 @@ def _is_misjudged(node: Any) -> bool:
 
 
 def _has_open(borders: Sequence[Axes], known: Mapping[str, int]) -> bool:
-    """Tell whether any axis is without a length."""
+    """Return whether any axis is without a length."""
     return not all(each.is_ranked and all(_dimensions(each, known)) for each in borders)
 
 
 def _has_fixed(borders: Sequence[Axes]) -> bool:
-    """Tell whether the file has a number for any axis."""
+    """Return whether the file has a number for any axis."""
     return any(isinstance(length, int) for each in borders for length in each.lengths)
 
 

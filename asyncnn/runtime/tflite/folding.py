@@ -57,7 +57,7 @@ def folded(graph: Graph, operator: Operator) -> Sequence[Array]:
 
 
 def _foldable(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether all are constants, not quantised, and not large together."""
+    """Return whether all are constants, not quantised, and not large together."""
     left = MAX_FOLDED
     for tensor in tensors:
         if tensor.data is None or tensor.scales:

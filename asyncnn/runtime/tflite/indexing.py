@@ -53,7 +53,7 @@ def _strided_slice(node: Node) -> None:
 
 
 def _is_plain(node: Node, options: Any) -> bool:
-    """Tell whether the HAL has it as it is: each axis once, and ends where they count.
+    """Return whether the HAL has it: each axis once, and ends where they count.
 
     TFLite takes one element of an axis that it drops, wherever that is said to end.
     """

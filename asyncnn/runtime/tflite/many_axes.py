@@ -28,7 +28,7 @@ Lowered: TypeAlias = Callable[[Node, Converter], None]
 
 
 def has_many_axes(node: Node) -> bool:
-    """Tell whether a tensor of the operator has more than four axes."""
+    """Return whether a tensor of the operator has more than four axes."""
     operator, tensors = node.operator, node.graph.tensors
     for index in (*operator.inputs, *operator.outputs):
         if index >= 0 and len(tensors[index].shape) > MAX_RANK:

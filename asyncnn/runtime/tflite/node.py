@@ -130,7 +130,7 @@ class Node(OperatorTensors):
         return target
 
     def is_boolean(self, operand: int) -> bool:
-        """Tell whether ``operand`` is a tensor of booleans."""
+        """Return whether ``operand`` is a tensor of booleans."""
         return self.builder.operand(operand).type == OperandType.TENSOR_BOOL8
 
     def number(self, operand: int, like: Operand) -> int:

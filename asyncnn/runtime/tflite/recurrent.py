@@ -215,7 +215,7 @@ def _require_rank(node: Node, rank: int) -> None:
 
 
 def _is_float(node: Node) -> bool:
-    """Tell whether the layer is float, not integer.
+    """Return whether the layer is float, not integer.
 
     :raises UnsupportedOperatorError: if it is neither, as far as the HAL knows.
     """

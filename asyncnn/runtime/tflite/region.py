@@ -109,7 +109,7 @@ def loading_tflite(
 
 
 def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) -> bool:
-    """Tell whether a region is to its users what the translation is.
+    """Return whether a region is to its users what the translation is.
 
     Its ends are tensors of the HAL, of lengths that are known without a run, it can be
     stopped anywhere, as LiteRT cannot within graphs that others run, and no numbers are
@@ -144,7 +144,7 @@ _WIDENING = frozenset(
 
 
 def _is_wide(graph: Graph) -> bool:
-    """Tell whether results of int64 may be beyond what a translation has of them.
+    """Return whether results of int64 may be beyond what a translation has of them.
 
     Those of graphs that it runs are not asked for: most count the turns of a loop.
     """
@@ -169,24 +169,24 @@ _LENGTHS = {
 
 
 def _is_shaped_by_values(contents: Contents, graph: Graph) -> bool:
-    """Tell whether values of inputs decide lengths, which a translation takes as given.
+    """Return whether inputs' values decide lengths, which a translation fixes.
 
     Most are computed of the lengths of inputs, by SHAPE.
     """
     if not graph.index and not runnable.may_surprise(contents):
         return False
-    told = {*graph.inputs}
+    varying = {*graph.inputs}
     for each in graph.operators:
         place = _LENGTHS.get(each.name, -1)
-        if 0 <= place < len(each.inputs) and each.inputs[place] in told:
+        if 0 <= place < len(each.inputs) and each.inputs[place] in varying:
             return True
-        if each.name not in ("SHAPE", "RANK") and not told.isdisjoint(each.inputs):
-            told.update(each.outputs)
+        if each.name not in ("SHAPE", "RANK") and not varying.isdisjoint(each.inputs):
+            varying.update(each.outputs)
     return False
 
 
 def is_hybrid(graph: Graph) -> bool:
-    """Tell whether LiteRT quantises floats on the fly, to multiply them by integers."""
+    """Return whether LiteRT quantises floats as it runs, to multiply integers."""
     if graph.survey is not None:
         return bool(graph.survey.is_hybrid)
     read = [

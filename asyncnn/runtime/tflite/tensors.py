@@ -156,7 +156,7 @@ class OperatorTensors(CountsAxes):
         self.graph = graph
 
     def has(self, index: int) -> bool:
-        """Tell whether input ``index`` is there and not left out."""
+        """Return whether input ``index`` is there and not left out."""
         inputs = self.operator.inputs
         return index < len(inputs) and inputs[index] >= 0
 

@@ -88,7 +88,7 @@ class Variables:
         self._values = dict(values)
 
     def holds(self, variable: Variable) -> bool:
-        """Tell whether ``variable`` has been read or assigned in this graph."""
+        """Return whether ``variable`` has been read or assigned in this graph."""
         return variable in self._values
 
     def read(self, variable: Variable) -> int:

@@ -43,7 +43,7 @@ class ModelSender(msgspec.Struct, frozen=True, eq=False):
     _known: Numbers
 
     def takes_long(self, model: Model) -> bool:
-        """Tell whether to send ``model`` at once would keep the loop for long."""
+        """Return whether to send ``model`` at once would keep the loop for long."""
         copied = sum([pool.size for pool in model.pools if not pool.handle.fds])
         return is_large(model) or copied + len(model.operand_values) > LARGE_BYTES
 

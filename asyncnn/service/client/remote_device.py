@@ -131,7 +131,7 @@ class RemoteDevice(BaseDevice):
         return self._open().is_awaited
 
     async def answers(self, within_s: float) -> bool:
-        """Tell whether the driver answers a newcomer within so many seconds.
+        """Return whether the driver answers a newcomer within so many seconds.
 
         What is before this client's own calls in its turn does not keep that waiting.
         One that cannot be asked, as its socket was removed, is taken to answer.

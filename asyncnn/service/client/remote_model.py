@@ -76,7 +76,7 @@ class RemotePreparedModel(BasePreparedModel):
         weakref.finalize(self, connection.release_prepared_soon, number)
 
     def is_on(self, connection: Connection) -> bool:
-        """Tell whether that is the model's connection."""
+        """Return whether that is the model's connection."""
         return self._connection is connection
 
     def cause_of_death(self) -> DeviceUnavailableError | None:

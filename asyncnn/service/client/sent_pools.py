@@ -57,7 +57,7 @@ class Sendable:
         self.uses = 0
 
     def names(self, pool: Pool) -> bool:
-        """Tell whether a driver that forgets ``pool`` has forgotten this."""
+        """Return whether a driver that forgets ``pool`` has forgotten this."""
         raise NotImplementedError
 
 

@@ -95,7 +95,7 @@ class Isolated:
         return model, await self.device() if await self.has_to_run(model) else own
 
     async def has_to_run(self, model: Model) -> bool:
-        """Tell whether a model of regions must not run in the driver.
+        """Return whether a model of regions must not run in the driver.
 
         It is checked on a thread; a client that asks whether it runs has it prepared
         next, as a rule.

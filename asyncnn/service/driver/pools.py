@@ -59,7 +59,7 @@ class Unusable(msgspec.Struct, frozen=True, gc=False):
 
 
 def are_mapped(pools: Iterable[Memory | BufferToken]) -> bool:
-    """Tell whether none of these pools has to be copied."""
+    """Return whether none of these pools has to be copied."""
     return all(isinstance(p, BufferToken) or p.buffer is not None for p in pools)
 
 

@@ -399,7 +399,7 @@ class Clients:
         self._quotas: WeakValueDictionary[int, UserQuotas] = WeakValueDictionary()
 
     def has(self, peer: Peer) -> bool:
-        """Tell whether the process has a connection, or work of one that goes on."""
+        """Return whether the process has a connection, or work of one that goes on."""
         return _Process(peer, started_at(peer.pid)) in self._clients
 
     def client_of(self, peer: Peer) -> Client:

@@ -286,7 +286,7 @@ class Server:
             self._sessions.add(self._session(connection, peer))
 
     def _has_place(self, peer: Peer) -> bool:
-        """Tell whether a connection is served; one process cannot have all places."""
+        """Return whether a connection is served; one process cannot have all places."""
         left = self._max_connections - len(self._sessions)
         if left > self._max_connections // _FOR_OTHERS_DIVISOR:
             return True

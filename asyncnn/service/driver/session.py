@@ -255,7 +255,7 @@ class ClientSession(SessionFields):
         return 1 + sum([part.descriptors for part in (*kept, self._channel)])
 
     def _may_hold(self, count: int) -> bool:
-        """Tell whether what came beside a message can be kept until it is decoded.
+        """Return whether what came beside a message can be kept until it is decoded.
 
         Each connection may have such a message, and a process's take turns.
         """

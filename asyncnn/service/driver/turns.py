@@ -81,7 +81,7 @@ class ReadingTurns:
         self._loop.call_later(_MEMORY_S, self._forget, context=Context())
 
     def take(self, proceed: Callable[[], bool]) -> bool:
-        """Tell whether a packet of a connection may be read now; see `TakeTurn`."""
+        """Return whether a packet of a connection may be read now; see `TakeTurn`."""
         if not self._taken and self._connections <= 1:
             return True
         return self.take_for_burst(proceed)

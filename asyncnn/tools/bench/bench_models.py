@@ -44,7 +44,7 @@ from asyncnn.tools.other_runtimes import (
     as_peer_takes,
     litert_version,
 )
-from asyncnn.tools.samples import random_sample, telling_open_axes
+from asyncnn.tools.samples import random_sample, hinting_open_axes
 
 DEVICE, AWAITED, ACCELERATED = "device", "awaited", "accelerated"
 EXECUTOR, TO_THREAD = "executor", "to_thread"
@@ -263,7 +263,7 @@ async def _file(
         inputs = _inputs(model, [*peers.values()])
         for name, device in devices.items() if model is not None else ():
             figure = figure_of(name)
-            with place.noted(figure), telling_open_axes(model):
+            with place.noted(figure), hinting_open_axes(model):
                 prepared = await device.prepare(model)
                 run = partial(prepared.run, inputs)
                 outputs[figure] = list((await _tried(run)).values())

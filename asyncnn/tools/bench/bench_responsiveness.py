@@ -170,7 +170,7 @@ async def _attempts(activity: str, scene: Scene, watch: "_Watch") -> list[Pulses
 
 
 def is_disturbed(pulse: Pulse) -> bool:
-    """Tell whether goals may have been missed because of others on the machine."""
+    """Return whether goals may have been missed because of others on the machine."""
     missed = not meets_goals(pulse.p99_ms, pulse.longest_ms)
     return missed and pulse.waited_ms > DISTURBED_MS
 
@@ -243,7 +243,7 @@ def judge_pulses(activity: str, side: str, pulses: Sequence[Pulse]) -> Heard:
 
 
 def meets_goals(p99_ms: float, longest_ms: float) -> bool:
-    """Tell whether a loop that was so late is responsive."""
+    """Return whether a loop that was so late is responsive."""
     return p99_ms < P99_BELOW_MS and longest_ms <= LONGEST_MS
 
 

@@ -289,7 +289,7 @@ def _with_open_outputs(model: Model) -> Model:
 
 
 def _has_open_outputs(model: Model) -> bool:
-    """Tell whether a tensor that the model gives has no known size above 0."""
+    """Return whether a tensor that the model gives has no known size above 0."""
     return any(
         is_tensor(operand.type) and (not operand.dimensions or 0 in operand.dimensions)
         for operand in (model.main.operands[i] for i in model.main.output_indexes)

@@ -31,7 +31,7 @@ from asyncnn.tools.differing.evidence import keep
 from asyncnn.tools.differing.extracts import ModelGraph
 from asyncnn.tools.differing.finding import Question, find
 from asyncnn.tools.differing.sides import PEERS, DeviceSide, PeerSide, Side
-from asyncnn.tools.samples import Sample, random_sample, telling_open_axes
+from asyncnn.tools.samples import Sample, random_sample, hinting_open_axes
 
 _READS = {"litert": FileKind.TFLITE, "onnxruntime": FileKind.ONNX}
 
@@ -79,7 +79,7 @@ async def answer(
     here, there = _samples(inquiry, against[1])
     drawn = None if inquiry.given else inquiry.named
     first_name, second_name = inquiry.between
-    with telling_open_axes(drawn):
+    with hinting_open_axes(drawn):
         async with (
             _side(first_name, inquiry, graph, inquiry.path, inquiry.named) as first,
             _side(second_name, inquiry, other, *against) as second,

@@ -212,7 +212,7 @@ def _side_by_side(report: SuiteReport) -> Iterator[pages.Part]:
 
 
 def _is_plain(row: SuiteRow) -> bool:
-    """Tell whether a row stands for its device and transport."""
+    """Return whether a row stands for its device and transport."""
     return row.is_peer or row.path == _PLAIN
 
 

@@ -52,7 +52,7 @@ Rounds: TypeAlias = Callable[[Sequence[int]], Iterable[int]]
 
 
 class ProfileOrder(msgspec.Struct, frozen=True):
-    """What to profile: a model on ``inputs``, of which ``told`` says what they are.
+    """What to profile: a model on ``inputs``, which ``origin`` describes.
 
     ``runs`` of None leaves their number to the time that they take.
     """
@@ -60,7 +60,7 @@ class ProfileOrder(msgspec.Struct, frozen=True):
     name: str
     model: NamedModel
     inputs: Sample
-    told: str
+    origin: str
     runs: int | None = None
 
 
@@ -69,18 +69,18 @@ class Observer:
 
     def __init__(self) -> None:
         # Tuples are made in a third of the time.
-        self.told: list[tuple[Plan, Step, int, int]] = []
+        self.steps: list[tuple[Plan, Step, int, int]] = []
         self.observation = Observation(self)
 
     def __call__(self, observed: Observed) -> None:
         """Keep the step."""
         plan, step, _, _, begun_ns, ended_ns = observed
-        self.told.append((plan, step, begun_ns, ended_ns))
+        self.steps.append((plan, step, begun_ns, ended_ns))
 
     @property
     def entries(self) -> list[EndedStep]:
         """The steps."""
-        return [EndedStep(*each) for each in self.told]
+        return [EndedStep(*each) for each in self.steps]
 
 
 class Look(Observer):
@@ -154,7 +154,7 @@ async def measure(
     return Summary(form.model, device.name, seen).profile(
         model=order.name,
         version=device.version,
-        inputs=order.told,
+        inputs=order.origin,
         run_us=statistics.median(plain_ns) / 1000,
         environment=str(describe_environment()),
     )
@@ -181,7 +181,7 @@ class _Runs:
     async def observed(self, observer: Observer) -> list[TracedExecution]:
         """Run once, observed; return its executions."""
         spans: list[Span] = []
-        observer.told = []
+        observer.steps = []
         recorder: Recorder
         with recording_to(spans.extend) as recorder, observing(observer.observation):
             begun_ns = time.perf_counter_ns()

@@ -72,7 +72,7 @@ def status_name(status: int | None) -> str:
 
 
 def differing_status(call: RecordedCall, outcome: CallOutcome) -> bool:
-    """Tell whether a call that ended has ended with another status."""
+    """Return whether a call that ended has ended with another status."""
     if call.status is None or call.status == outcome.status:
         return False
     return not (call.status in MISSED and outcome.status in MISSED)

@@ -27,7 +27,7 @@ EXECUTIONS = frozenset({CallKind.EXECUTE, CallKind.FENCED, CallKind.BURST})
 
 
 def is_cancelled(call: RecordedCall) -> bool:
-    """Tell whether a call was cancelled, and ended because of that."""
+    """Return whether a call was cancelled, and ended because of that."""
     ended_well = call.status == ErrorStatus.NONE
     return bool(call.flags & (CallFlag.CANCELLED | CallFlag.LEFT)) and not ended_well
 

@@ -77,7 +77,7 @@ class PoolSpan(NamedTuple):
     end: int
 
     def meets(self, other: "PoolSpan") -> bool:
-        """Tell whether both have bytes in common."""
+        """Return whether both have bytes in common."""
         if self.pool != other.pool:
             return False
         return self.start < other.end and other.start < self.end
@@ -397,7 +397,7 @@ class Repetition:
 
 
 def is_complete(call: RecordedCall, told: RecordedRequest) -> bool:
-    """Tell whether all inputs of an execution were recorded, or are in buffers."""
+    """Return whether all inputs of an execution were recorded, or are in buffers."""
     given = call.details.inputs
     for place, argument in enumerate(told.inputs):
         if _span(told, argument) is not None and (

@@ -100,7 +100,7 @@ def plan_of(model: Model, inputs: Sequence[Array | None]) -> Plan:
 
 
 def is_claimed(plan: Plan) -> bool:
-    """Tell whether the plan has steps, and all of them are claimed."""
+    """Return whether the plan has steps, and all of them are claimed."""
     return bool(plan.steps) and all(
         step.kernel is not None and claims(step.operation) for step in plan.steps
     )

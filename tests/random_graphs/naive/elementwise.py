@@ -23,7 +23,7 @@ ACTIVATIONS = {0: (-np.inf, np.inf), 1: (0, np.inf), 2: (-1, 1), 3: (0, 6)}
 
 
 def is_quantized(operation: BoundOperation) -> bool:
-    """Tell whether the first output has a scale."""
+    """Return whether the first output has a scale."""
     return operation.outputs[0].type in QUANTIZED
 
 

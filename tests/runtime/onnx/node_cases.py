@@ -177,7 +177,7 @@ async def judge(test: Any, device: Device) -> Judged:
 
 
 def agree(found: Any, wanted: Any, rtol: float, atol: float) -> bool:
-    """Tell whether a result is what a test wants, as the package compares."""
+    """Return whether a result is what a test wants, as the package compares."""
     if found.size != wanted.size:
         return False
     if wanted.dtype == np.float16:

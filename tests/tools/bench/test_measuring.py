@@ -44,7 +44,7 @@ CPU = min(os.sched_getaffinity(0))
 
 
 def is_whole(measured: Mapping[str, Any], contenders: set[str]) -> bool:
-    """Tell whether every contender has a time in a part of a document."""
+    """Return whether every contender has a time in a part of a document."""
     us = measured["us"]
     return us.keys() == contenders and min(us.values()) > 0
 

@@ -118,7 +118,7 @@ def targets(model: Model) -> list[Target]:
 
 
 def _could_be(target: Target, other: Target) -> bool:
-    """Tell whether ``target`` may match another operation."""
+    """Return whether ``target`` may match another operation."""
     one, two = target.operation, other.operation
     if one.type != two.type or len(one.inputs) != len(two.inputs):
         return False
@@ -409,7 +409,7 @@ def effects(
 
 
 def is_seen(right: Sequence[Array], wrong: Sequence[Array]) -> bool:
-    """Tell whether results differ at all."""
+    """Return whether results differ at all."""
     return not all(
         a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
         for a, b in zip(right, wrong, strict=True)

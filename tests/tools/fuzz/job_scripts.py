@@ -86,7 +86,7 @@ class _Run(RunFields):
     def _resolve(self, result: Any) -> None:
         self._result = result
 
-    def _tell_run(self) -> None:
+    def _report_run(self) -> None:
         pass
 
 
@@ -225,8 +225,8 @@ class JobScript:
         flag = one((bytearray(FLAG_BYTES), bytearray(3), bytes(FLAG_BYTES), None))
         flag = flag if self._script.byte() > 60 else memoryview(bytearray(40))[1:17]
         ends = self._script.some(lambda: tensor, 2), self._script.some(lambda: tensor)
-        telling = one((None, None, (0, 0, 0), (1, 2), 7))
-        JobSegment(one((0, 1, *_EDGES)), flag, *ends, telling)
+        stop_by = one((None, None, (0, 0, 0), (1, 2), 7))
+        JobSegment(one((0, 1, *_EDGES)), flag, *ends, stop_by)
 
     def _arrays(self) -> list[Any]:
         return list(self._script.some(self._array, 4))

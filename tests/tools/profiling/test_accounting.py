@@ -99,7 +99,7 @@ def test_runs_that_nobody_observes_take_what_the_steps_do(
         return time.perf_counter_ns() - begun_ns
 
     def told_ns() -> float:
-        observer.told = []
+        observer.steps = []
         inputs, outputs = arrays[:split], arrays[split:]
         ObservedExecution(
             program, plan, inputs, outputs, observer.observation

@@ -203,7 +203,7 @@ def without_operand(model: hal.Model, index: int) -> hal.Model:
 
 
 def can_be_constant(operand: hal.Operand) -> bool:
-    """Tell whether the size of an operand is known, and not too large a constant."""
+    """Return whether the size of an operand is known, and not too large a constant."""
     return 0 < _size_bytes(operand) <= _LARGEST_CONSTANT_BYTES
 
 

@@ -310,7 +310,7 @@ def _real(operand: BoundOperand | None) -> BoundOperand | None:
 
 
 def is_tame(tensor: DrawnTensor) -> bool:
-    """Tell whether a tensor is small, finite and not a scalar."""
+    """Return whether a tensor is small, finite and not a scalar."""
     if tensor.type in SCALAR_TYPES or tensor.value.size > LARGEST_TENSOR:
         return False
     if tensor.type not in (F32, F16):

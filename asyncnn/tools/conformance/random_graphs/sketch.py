@@ -82,7 +82,7 @@ class DrawnTensor(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_declared(self) -> bool:
-        """Tell whether the model leaves nothing of the shape open."""
+        """Return whether the model leaves nothing of the shape open."""
         return self.dimensions == self.shape
 
 

@@ -166,7 +166,7 @@ def _either(artist: Artist, x: DrawnTensor) -> BoundOperand | OperandType:
 
 
 def is_like(tensor: DrawnTensor, bound: BoundOperand) -> bool:
-    """Tell whether a tensor is of the type and the quantisation of another."""
+    """Return whether a tensor is of the type and the quantisation of another."""
     one = tensor.bound
     return (one.type, one.scale, one.zero_point) == (
         bound.type,

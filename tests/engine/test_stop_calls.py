@@ -1,4 +1,4 @@
-"""Graphs of engines that do not ask for a flag, but have to be told to end."""
+"""Graphs of engines that do not ask for a flag, but are stopped by calls."""
 
 import threading
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.engine.job import DONE, STOPPED, Control, Job, Telling
+from asyncnn.engine.job import DONE, STOPPED, Control, Job, StopCalls
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from tests.engine.scripted import (
     INTERRUPTED,
@@ -18,32 +18,32 @@ from tests.engine.scripted import (
 )
 
 
-def told_from(status: int) -> int:
+def said_from(status: int) -> int:
     """Return what the engine has said, of a status that is no int."""
     assert status & 0xFFFFFFFF == 5
     return status >> 32
 
 
-class _Told:
-    is_told = True
+class _Stopped:
+    has_stop_calls = True
     script: Any
     said: int
 
     def _ended(self, status: int) -> None:
-        self.said = told_from(status)
+        self.said = said_from(status)
         if self.said != INTERRUPTED:
             raise GeneralFailureError(f"the engine says {self.said}")
 
 
-class ToldBuilt(_Told, BuiltGraph):
+class StoppedBuilt(_Stopped, BuiltGraph):
     pass
 
 
-class ToldPython(_Told, PythonGraph):
+class StoppedPython(_Stopped, PythonGraph):
     pass
 
 
-@pytest.fixture(params=[ToldBuilt, ToldPython])
+@pytest.fixture(params=[StoppedBuilt, StoppedPython])
 def graph(request: pytest.FixtureRequest) -> Any:
     return request.param(1, 4)
 
@@ -51,15 +51,15 @@ def graph(request: pytest.FixtureRequest) -> Any:
 needs_compiled = pytest.mark.skipif(Job is None, reason="there is no compiled job")
 
 
-def test_it_is_told_as_its_flag_is_raised_and_lowered(graph: Any) -> None:
+def test_it_is_called_as_its_flag_is_raised_and_lowered(graph: Any) -> None:
     x, y = arrays()
     for _ in range(3):
         graph.interrupt()
-        assert graph.script.told == 1
+        assert graph.script.stopped == 1
         assert not graph.run([x], [y])
         assert is_untouched(y)
         graph.clear_interrupt()
-        assert graph.script.told == 0
+        assert graph.script.stopped == 0
     assert graph.run([x], [y])
     np.testing.assert_array_equal(y, x + 1)
 
@@ -81,7 +81,7 @@ def test_one_that_has_ended_stays_so(graph: Any) -> None:
     x, y = arrays()
     graph.end()
     graph.clear_interrupt()
-    assert graph.script.told == 1
+    assert graph.script.stopped == 1
     assert not graph.run([x], [y])
 
 
@@ -92,7 +92,7 @@ def test_what_it_says_is_a_pointer(graph: Any) -> None:
         graph.run([x], [y])
 
 
-@pytest.mark.parametrize("wrong", [Telling(0, 1, 1), Telling(1, 0, 1)])
+@pytest.mark.parametrize("wrong", [StopCalls(0, 1, 1), StopCalls(1, 0, 1)])
 @pytest.mark.parametrize("kind", [BuiltGraph, PythonGraph])
 def test_functions_that_are_none_are_refused(kind: Any, wrong: Any) -> None:
     made = kind(1, 4)
@@ -103,9 +103,9 @@ def test_functions_that_are_none_are_refused(kind: Any, wrong: Any) -> None:
 
 @needs_compiled
 @pytest.mark.parametrize("path", ["stop before", "stop within"])
-def test_a_stop_of_a_job_tells_it(path: str) -> None:
+def test_a_stop_of_a_job_stops_it(path: str) -> None:
     assert Job is not None
-    graph, (x, y), control = ToldBuilt(1, 4), arrays(), Control()
+    graph, (x, y), control = StoppedBuilt(1, 4), arrays(), Control()
     job = Job(((graph, (0,), (1,)),), 2)
     graph.script.waits = 1
 
@@ -119,20 +119,20 @@ def test_a_stop_of_a_job_tells_it(path: str) -> None:
     assert is_untouched(y)
     graph.script.waits = 0
     assert job.run([x, y], Control()) == DONE
-    assert graph.script.told == 0
+    assert graph.script.stopped == 0
 
 
 @needs_compiled
 def test_a_pause_waits_for_its_end() -> None:
     assert Job is not None
-    graph, (x, y), control = ToldBuilt(1, 4), arrays(), Control()
+    graph, (x, y), control = StoppedBuilt(1, 4), arrays(), Control()
     job = Job(((graph, (0,), (1,)),), 2)
     graph.script.waits = 1
 
     def pause() -> None:
         graph.wait_until_begun()
         control.pause()
-        assert graph.script.told == 0
+        assert graph.script.stopped == 0
         graph.script.waits = 0
 
     with meanwhile(pause):
@@ -144,7 +144,7 @@ def test_a_pause_waits_for_its_end() -> None:
 def test_no_stop_is_lost_and_none_lasts() -> None:
     """Stops come at any time of runs, late ones between two of them."""
     assert Job is not None
-    graph, (x, y) = ToldBuilt(1, 4), arrays()
+    graph, (x, y) = StoppedBuilt(1, 4), arrays()
     job = Job(((graph, (0,), (1,)),), 2)
     for _ in range(2000):
         control = Control()
@@ -155,4 +155,4 @@ def test_no_stop_is_lost_and_none_lasts() -> None:
         thread.join()
         assert outcome in (DONE, STOPPED)
     assert job.run([x, y], Control()) == DONE
-    assert graph.script.told == 0
+    assert graph.script.stopped == 0
