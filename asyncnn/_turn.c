@@ -17,7 +17,7 @@ typedef struct {
     PyTypeObject *waiter;
     PyObject *running_loop;
     PyObject *current_task;
-    PyObject *tasks; /* by loop: those that run; NULL where asyncio does not tell */
+    PyObject *tasks; /* by loop: those that run; NULL where asyncio does not say */
     PyObject *cancelled;
     PyObject *run; /* names, made once */
     PyObject *value;
@@ -79,10 +79,10 @@ loop_of(Waiter *self)
 static bool
 call(Waiter *self, PyObject *function, PyObject *context, bool now)
 {
-    PyObject *told;
+    PyObject *answer;
     bool has_context = context && context != Py_None;
     if (now)
-        told = has_context
+        answer = has_context
                    ? PyObject_CallMethodObjArgs(
                        context, state_of(self)->run, function, (PyObject *)self, NULL)
                    : PyObject_CallFunctionObjArgs(function, (PyObject *)self, NULL);
@@ -92,13 +92,13 @@ call(Waiter *self, PyObject *function, PyObject *context, bool now)
         PyObject *arguments = Py_BuildValue("(OO)", function, (PyObject *)self);
         PyObject *names = has_context ? Py_BuildValue("{sO}", "context", context) : NULL;
         bool is_made = soon && arguments && (names || !has_context);
-        told = is_made ? PyObject_Call(soon, arguments, names) : NULL;
+        answer = is_made ? PyObject_Call(soon, arguments, names) : NULL;
         Py_XDECREF(names);
         Py_XDECREF(arguments);
         Py_XDECREF(soon);
     }
-    Py_XDECREF(told);
-    return told;
+    Py_XDECREF(answer);
+    return answer;
 }
 
 /* Call all that is left to call. */
@@ -206,15 +206,15 @@ value_of(Waiter *self)
     if (!result || !end)
         return result;
     self->end = NULL;
-    PyObject *told = result;
+    PyObject *value = result;
     PyObject *make = PyObject_GetAttr(end, state_of(self)->value);
     if (make != Py_None) {
-        told = make ? PyObject_CallFunctionObjArgs(make, result, NULL) : NULL;
+        value = make ? PyObject_CallFunctionObjArgs(make, result, NULL) : NULL;
         Py_DECREF(result);
     }
     Py_XDECREF(make);
     Py_DECREF(end);
-    return told;
+    return value;
 }
 
 static PySendResult
@@ -273,9 +273,9 @@ Waiter_throw(Waiter *self, PyObject *args)
     PyObject *kind = is_instance ? (PyObject *)Py_TYPE(type) : type;
     int leaves = end && self->waits ? PyObject_IsSubclass(kind, state->cancelled) : 0;
     if (leaves > 0) {
-        PyObject *told = PyObject_CallMethod(end, "_leave", "O", (PyObject *)self);
-        leaves = told ? 0 : -1;
-        Py_XDECREF(told);
+        PyObject *result = PyObject_CallMethod(end, "_leave", "O", (PyObject *)self);
+        leaves = result ? 0 : -1;
+        Py_XDECREF(result);
     }
     Py_XDECREF(end);
     if (leaves < 0)
@@ -516,13 +516,13 @@ in_this_turn(PyObject *module, PyObject *handle)
     PyObject *list = woken = PyList_New(0);
     if (!list)
         return NULL;
-    PyObject *told = PyObject_CallNoArgs(handle);
+    PyObject *result = PyObject_CallNoArgs(handle);
     woken = NULL;
     end_turn(list);
     Py_DECREF(list);
     if (PyErr_Occurred())
-        Py_CLEAR(told);
-    return told;
+        Py_CLEAR(result);
+    return result;
 }
 
 /* ---- the module ----------------------------------------------------------------- */

@@ -286,7 +286,7 @@ async def executed_synchronously(
     return ExecutionResult(*answer, reason)
 
 
-def tell_outcome(
+def notify_outcome(
     callback: IExecutionCallback,
     error: AsyncnnError | None,
     output_shapes: OutputShapes,
@@ -297,12 +297,12 @@ def tell_outcome(
     if error is None:
         callback.notify_1_3(_NONE, output_shapes, timing)
         return
-    status, output_shapes = told_of(error)
+    status, output_shapes = outcome_of(error)
     callback.reason = str(error)
     callback.notify_1_3(status, output_shapes, NO_TIMING)
 
 
-def told_of(error: AsyncnnError) -> tuple[ErrorStatus, OutputShapes]:
+def outcome_of(error: AsyncnnError) -> tuple[ErrorStatus, OutputShapes]:
     """Return what the HAL reports of an execution that failed; log it."""
     logger.info("execution failed: %s: %s", error.status.name, error)
     if isinstance(error, OutputInsufficientSizeError):

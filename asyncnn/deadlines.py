@@ -78,7 +78,7 @@ def earlier(deadline_ns: int | None, from_ns: int, duration_ns: int) -> int:
     return end_ns if deadline_ns is None else min(deadline_ns, end_ns)
 
 
-def told_late(deadline_ns: int, asked_ns: int) -> str:
+def lateness(deadline_ns: int, asked_ns: int) -> str:
     """Say how late it is by now for a call that was made at ``asked_ns``."""
     if deadline_ns <= asked_ns:
         return PASSED
@@ -94,7 +94,7 @@ def late_for_fences(
     deadline_ns: int | None, asked_ns: int
 ) -> MissedDeadlineTransientError:
     """Return the error for a call that waits for fences at its deadline."""
-    late = told_late(deadline_ns or 0, asked_ns)
+    late = lateness(deadline_ns or 0, asked_ns)
     return MissedDeadlineTransientError(f"{late}; it was waiting for fences")
 
 

@@ -171,13 +171,13 @@ class FencedRun(Completion, IFencedExecutionCallback):
         dependants = self._dependants
         if dependants is not None:
             self._dependants = None
-            for tell in dependants:
-                tell(self)
+            for notify in dependants:
+                notify(self)
 
     def tell(self, callback: "Callable[[FencedRun], object]") -> bool:
         """Have ``callback`` called inside the call that ends it, which is to come.
 
-        False if that is not on the running loop; then its fence tells.
+        False if that is not on the running loop; then its fence calls it.
         """
         if running_loop() is not self.loop:
             return False

@@ -130,7 +130,7 @@ async def offload_abandonable(
     import asyncio
 
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    errand = _Errand(what, steps, partial(_tell, ended))
+    errand = _Errand(what, steps, partial(_wake, ended))
     if not _errands.begin(errand):
         return completed(steps)
     try:
@@ -386,7 +386,7 @@ class _Errands:
             return errand
 
 
-def _tell(ended: "asyncio.Future[None]") -> None:
+def _wake(ended: "asyncio.Future[None]") -> None:
     with suppress(RuntimeError):  # the loop is closed: nobody waits
         ended.get_loop().call_soon_threadsafe(_settle, ended)
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from asyncnn.deadlines import format_duration, told_late
+from asyncnn.deadlines import format_duration, lateness
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_they_have_as_many_digits_as_asked_for(us: float, text: str) -> None:
 
 def test_what_was_given_up_before_its_deadline_is_not_told_to_be_late() -> None:
     now_ns = time.monotonic_ns()
-    told = told_late(now_ns + 60_000_000_000, now_ns)
+    told = lateness(now_ns + 60_000_000_000, now_ns)
     assert told == "the deadline of 60 s could not be met any more"

@@ -20,7 +20,7 @@ from asyncnn.burst.packets import (
 from asyncnn.burst.server import QUEUE_ENDED
 from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.deadlines import check_deadline, format_duration, told_late, unanswered
+from asyncnn.deadlines import check_deadline, format_duration, lateness, unanswered
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.errors import (
     MISSED,
@@ -42,7 +42,7 @@ ENDED = "the driver has ended the burst"
 _LOOK_S = 0.05
 """Between two looks of a blocked thread whether the burst has ended."""
 
-_UNTOLD = "it failed; a burst has no room for the reason, which another path reports"
+_NO_REASON = "it failed; a burst has no room for the reason, which another path reports"
 
 
 class UnsendableError(Exception):
@@ -213,13 +213,13 @@ class Link:
                     raise unanswered(grace_s) from None
                 return await self._cancelled(deadline, grace_s, asked_ns)
             raise MissedDeadlineTransientError(
-                f"{told_late(deadline, asked_ns)}; the driver has not answered the "
+                f"{lateness(deadline, asked_ns)}; the driver has not answered the "
                 "execution before it"
             ) from None
         if result.status in MISSED:
             # One that begins late refuses what was in time when it was sent.
             if time.monotonic_ns() >= deadline:
-                raise MissedDeadlineTransientError(told_late(deadline, asked_ns))
+                raise MissedDeadlineTransientError(lateness(deadline, asked_ns))
             raise error_for(
                 result.status,
                 f"the driver cannot meet a deadline in {format_duration(left_s * 1e6)}",
@@ -244,7 +244,7 @@ class Link:
             raise EndedError(self.end(DeviceUnavailableError(str(error)))) from error
         result = self._decode(answer)
         if result.status is ErrorStatus.GENERAL_FAILURE:
-            raise MissedDeadlineTransientError(told_late(deadline, asked_ns))
+            raise MissedDeadlineTransientError(lateness(deadline, asked_ns))
         return result
 
     def free_memory(self, memory: Memory) -> None:
@@ -277,7 +277,7 @@ class Link:
         self.end(DriverDiedError(ENDED))
 
     def disown(self) -> None:
-        """Tell the driver nothing from now on, in a forked child."""
+        """Send the driver nothing from now on, in a forked child."""
         self._context = None
 
     def _gone(self, slot: int) -> None:
@@ -331,7 +331,7 @@ class Link:
                 return failed(GeneralFailureError(f"a result is malformed: {error}"))
             self._result_shape = shape
         self._answer = answer
-        reason = _UNTOLD if shape.status is ErrorStatus.GENERAL_FAILURE else ""
+        reason = _NO_REASON if shape.status is ErrorStatus.GENERAL_FAILURE else ""
         self._result = ExecutionResult(
             shape.status, shape.output_shapes, timing, reason
         )

@@ -120,7 +120,7 @@ class BurstServer(CallbackObject):
         running, self._running = self._running, None
         task, self._task = self._task, None
         self._spare = None  # a cycle: the server should go with its last user
-        # Run in reverse: executions stop before the queues close, and the owner is told
+        # Run in reverse: executions stop before the queues close, and the owner hears
         # last. Each part runs, whatever another one raises.
         with contextlib.ExitStack() as parts:
             parts.callback(self._ended, self)

@@ -175,7 +175,7 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         asked.validate()
         notify = OneShot(callback.notify_1_3)
         task = self._begin(self._prepared(asked))
-        task.add_done_callback(partial(self._told, callback, notify))
+        task.add_done_callback(partial(self._notify, callback, notify))
         callback.link_to_death(partial(_cancel, task))
         return ErrorStatus.NONE
 
@@ -236,7 +236,7 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
             return
         self.act(self.dispatcher.up(link.number, (key,), time.monotonic_ns()))
 
-    def _told(
+    def _notify(
         self,
         callback: IPreparedModelCallback,
         notify: OneShot[[ErrorStatus, IPreparedModel | None]],

@@ -78,7 +78,7 @@ class ClusterModel(StartingModel):
     def launch(self, request: Request, options: ExecutionOptions) -> Completion:
         """Launch any request, and return its end; see `IBinding.launch`."""
         try:
-            run = self.started(request, options, _told_itself)
+            run = self.started(request, options, _ignored)
         except AsyncnnError as error:
             refused = ExecutionFuture()
             refuse_execution(refused, error)
@@ -96,7 +96,7 @@ class ClusterModel(StartingModel):
         request: Request,
         options: ExecutionOptions,
         use: BuffersInUse | None,
-        told: Callable[[ExecutionResult], None],
+        notify: Callable[[ExecutionResult], None],
     ) -> ClusterRun:
         """Launch a checked request; see `StartingModel.start`."""
         self._device.check_open()
@@ -110,7 +110,7 @@ class ClusterModel(StartingModel):
             ),
         )
         pools, run = _PoolsOfRun(request), self._run(order, options)
-        run.told = partial(_ended, told, use, pools)
+        run.notify = partial(_ended, notify, use, pools)
         if pools.are_mapped:
             pools.give(run)
             self._device.launch(run)
@@ -196,18 +196,18 @@ class _PoolsOfRun:
         return data[at.offset : at.offset + at.length]
 
 
-def _told_itself(result: ExecutionResult) -> None:
+def _ignored(result: ExecutionResult) -> None:
     """Do nothing: whoever launched it awaits the run."""
 
 
 def _ended(
-    told: Callable[[ExecutionResult], None],
+    notify: Callable[[ExecutionResult], None],
     use: BuffersInUse | None,
     pools: _PoolsOfRun,
     result: ExecutionResult,
 ) -> None:
-    """Give back what a request has used, then tell the result."""
+    """Give back what a request has used, then report the result."""
     pools.close()
     if use is not None:
         use.end(result.status, result.output_shapes)
-    told(result)
+    notify(result)

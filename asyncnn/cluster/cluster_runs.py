@@ -44,10 +44,10 @@ class ClusterRun(Completion):
     """A run, from when it is asked for until its end; see `ClusterRuns.launch`.
 
     It is `given` arrays before it is sent. ``write`` is called on a thread once its
-    outputs are there, ``told`` gets the result as well.
+    outputs are there, ``notify`` gets the result as well.
     """
 
-    told: Callable[[ExecutionResult], None] | None = None
+    notify: Callable[[ExecutionResult], None] | None = None
     write: Callable[[], None] | None = None
     inputs: Sent = ()
     size_bytes = 0
@@ -93,8 +93,8 @@ class ClusterRun(Completion):
             self._timer.cancel()
         self.inputs, self.ref, self._targets = (), None, ()
         self._resolve(result)
-        if self.told is not None:
-            self.told(result)
+        if self.notify is not None:
+            self.notify(result)
 
     def abandon(self) -> None:
         """Stop it where it is: nobody waits for its end."""
@@ -205,7 +205,7 @@ class ClusterRuns(ActiveExecutions):
             self._cancel_there(self.links[replica], number)
 
     def act(self, actions: Sequence[Action]) -> None:
-        """Do what dispatch has decided, and have it told when time has passed."""
+        """Do what dispatch has decided, and have it called when time has passed."""
         pending = list(actions)
         while pending:
             action = pending.pop(0)
@@ -254,7 +254,7 @@ class ClusterRuns(ActiveExecutions):
         """Take the answer to a run, which may be late, or that there is none."""
         number, now = run.work.number, time.monotonic_ns()
         if isinstance(answer, LostError):
-            return  # `_lost` has told what becomes of it
+            return  # `_lost` has reported what becomes of it
         if isinstance(answer, Answer) and not answer.begun:
             # Its actor has died and come back, and nothing has shown that before.
             if self.dispatcher.lacks(link.number, run.work.model, now):

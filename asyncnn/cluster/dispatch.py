@@ -1,9 +1,9 @@
-"""Dispatch: which replica runs what, and when. Pure: it is told the time, and answers.
+"""Dispatch: which replica runs what, and when. Pure: it is given the time, and answers.
 
 Each call returns what is to be done, in order: `Send` or `End`. Nothing here waits,
 sends, or reads a clock, so that an event loop, a test and a simulation use it alike.
 
-What is sent counts as begun, as nobody can tell from a replica that has died. So few
+What is sent counts as begun, as nobody can know of a replica that has died. So few
 runs are sent ahead, and the others wait here, where they can go anywhere: a replica
 has at most ``window`` runs of a priority and above, and one of a higher priority finds
 room beside them. Among waiting ones, higher priorities come first, then earlier
@@ -48,7 +48,7 @@ class Send(NamedTuple):
 
 
 class End(NamedTuple):
-    """Tell that it has ended so; it is not run any more."""
+    """Report that it has ended so; it is not run any more."""
 
     work: ClusterWork
     status: ErrorStatus
@@ -152,7 +152,7 @@ class Dispatcher:
         return [*actions, *self._pump(now_ns)]
 
     def lacks(self, number: int, model: Hashable, now_ns: int) -> bool:
-        """Note that a replica has a model no more; tell whether that is new."""
+        """Note that a replica has a model no more; return whether that is new."""
         ready = self.replicas[number].ready
         if model not in ready:
             return False
@@ -299,7 +299,7 @@ class Dispatcher:
         return actions
 
     def _has_head(self, queue: "list[_QueueEntry]") -> bool:
-        """Drop what does not wait any more; tell if something is left."""
+        """Drop what does not wait any more; return whether any is left."""
         while queue and queue[0].number not in self._waiting:
             heappop(queue)
         return bool(queue)

@@ -346,7 +346,7 @@ class ReplicaLink:
                     logger.warning("replica %d hangs, and is killed", self.number)
                     self.kill(for_good=False)
             except AsyncnnError:
-                pass  # whoever waits for it has been told
+                pass  # whoever waits for it has been notified
 
     def kill(self, *, for_good: bool) -> None:
         """End the actor; it comes back unless it is ``for_good``."""

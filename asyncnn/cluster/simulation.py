@@ -99,7 +99,7 @@ class Simulation:
 
     ``works`` has when each run arrives, ``costs_ns`` how long it takes on a node of
     usual speed. ``ended`` has how and when each run ended, in nanoseconds, as often as
-    it was told.
+    it was reported.
     """
 
     def __init__(self, scenario: ClusterScenario, policy: str = OURS) -> None:
@@ -156,8 +156,8 @@ class Simulation:
         """Return what has become of the runs that have ended."""
         arrived = {work.number: (at, work.deadline_ns) for at, work in self.works}
         taken_ms, in_time, statuses = [], 0, dict[str, int]()
-        for number, told in self.ended.items():
-            status, at_ns = told[0]
+        for number, ends in self.ended.items():
+            status, at_ns = ends[0]
             statuses[status.name] = statuses.get(status.name, 0) + 1
             begun_ns, deadline = arrived[number]
             if status is ErrorStatus.NONE:
@@ -220,9 +220,9 @@ class Simulation:
                 args = node, node.life, action.work
                 self._later(self.scenario.latency_ms, self._received, *args)
             else:
-                self._tell(action.work.number, action.status)
+                self._note_end(action.work.number, action.status)
 
-    def _tell(self, number: int, status: ErrorStatus) -> None:
+    def _note_end(self, number: int, status: ErrorStatus) -> None:
         self.ended.setdefault(number, []).append((status, self.now_ns))
         self._left -= 1
 
@@ -261,7 +261,7 @@ class Simulation:
         self, node: _SimulatedNode, life: int, work: ClusterWork, status: ErrorStatus
     ) -> None:
         if life == node.life:
-            self._tell(work.number, status)
+            self._note_end(work.number, status)
             self._act(self.dispatcher.ended(work.number, self.now_ns))
 
     def _wear(self, node: _SimulatedNode) -> None:

@@ -1,7 +1,7 @@
 """Streams to hosts, for small runs: no queues and threads of actors are in between.
 
 A host listens on a port of its node. Who brings the token, which a call of its actor
-tells, may have runs there. A frame is a head, and the bytes of arrays behind it, each
+returns, may have runs there. A frame is a head, and the bytes of arrays behind it, each
 padded. Nothing is encrypted: where calls of actors are, there are no streams.
 """
 
@@ -230,10 +230,10 @@ class _HostEnd(_Frames):
     async def _run(self, order: RunOrder, inputs: Sent) -> None:
         answer = await self._runner.run(order, inputs)
         if not self.transport.is_closing():
-            told = StreamedAnswer(
+            sent = StreamedAnswer(
                 order.number, answer._replace(outputs=()), forms(answer.outputs)
             )
-            self.send(told, answer.outputs)
+            self.send(sent, answer.outputs)
 
 
 class StreamPort:
@@ -283,7 +283,7 @@ class ClientEnd(_Frames):
         self.transport.write(self._token)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell it."""
+        """Report it."""
         self._lost(self)
 
     def run(

@@ -82,8 +82,8 @@ class AcceleratedDevice(EngineDevice):
         if not engine.computes_float16:
             is_used, why = False, f"LiteRT's {engine.name} has float32 alone"
         self._float16_share = share if is_used and share is not None else 1.0
-        told = f"{'used' if is_used else 'not used'}: {why}"
-        self.hal_hints = {**self.hal_hints, RELAXED: told}
+        use = f"{'used' if is_used else 'not used'}: {why}"
+        self.hal_hints = {**self.hal_hints, RELAXED: use}
         return is_used
 
 

@@ -95,7 +95,7 @@ FLOAT16_GAINS = 0.9
 """Relaxed models are computed as float16 where that takes less than so many times."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Tells this boot of the machine from all others."""
+"""Distinguishes this boot of the machine from all others."""
 
 
 class ModelTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

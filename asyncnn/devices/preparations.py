@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from time import monotonic_ns
 from typing import Any, ClassVar
 
-from asyncnn.deadlines import told_late
+from asyncnn.deadlines import lateness
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
 from asyncnn.devices.executable import Executable
@@ -115,10 +115,10 @@ class PrepareWork(_SteppedWork):
     def abort(self, status: ErrorStatus) -> None:
         """Report ``status`` instead of a model that is not ready yet."""
         if self._error is None:
-            told = "the preparation was aborted"
+            reason = "the preparation was aborted"
             if status is _MISSED and self.deadline_ns is not None:
-                told = told_late(self.deadline_ns, self._asked_ns)
-            self.fail(error_for(status, told))
+                reason = lateness(self.deadline_ns, self._asked_ns)
+            self.fail(error_for(status, reason))
 
     def finish(self) -> ErrorStatus:
         """Report the outcome."""
@@ -164,7 +164,7 @@ class PlanWork(_SteppedWork):
         self._is_given_up = status is not ErrorStatus.MISSED_DEADLINE_TRANSIENT
 
     def finish(self) -> ErrorStatus:
-        """Tell whoever waits, and keep nothing of it: this may go on."""
+        """Notify whoever waits, and keep nothing of it: this may go on."""
         self._waiting.pop()(self._error)
         return ErrorStatus.NONE if self._error is None else self._error.status
 

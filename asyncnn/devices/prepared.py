@@ -13,7 +13,7 @@ from asyncnn.callbacks import (
     IExecutionCallback,
     OneShot,
     launched,
-    tell_outcome,
+    notify_outcome,
 )
 from asyncnn.devices.buffer_use import BoundBuffers, IBufferUse, KnownBuffer
 from asyncnn.devices.cache_format import Compiled
@@ -155,8 +155,8 @@ class InProcessPreparedModel(BasePreparedModel):
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         if EXECUTION.is_on:
-            _tell_launch("execute", request, deadline)
-        report = OneShot(partial(tell_outcome, callback))
+            _report_launch("execute", request, deadline)
+        report = OneShot(partial(notify_outcome, callback))
         try:
             request, use = self._taken(request, is_fenced=False)
             options = execution_options(measure, deadline, loop_timeout_duration)
@@ -196,7 +196,7 @@ class InProcessPreparedModel(BasePreparedModel):
         ):
             return launched(self, execution, options)
         if EXECUTION.is_on:
-            _tell_launch("execute", execution, options.deadline)
+            _report_launch("execute", execution, options.deadline)
         kind = self._kind if active.recorder is None else Traced
         client = calling_client.get()
         arrays, executable = execution.arrays, self._executable
@@ -216,7 +216,7 @@ class InProcessPreparedModel(BasePreparedModel):
             bound = self.bind(tensors, are_usual)
             return None if bound is None else self.launch(bound, options)
         if EXECUTION.is_on:
-            _tell_launch("execute", usual, options.deadline)
+            _report_launch("execute", usual, options.deadline)
         kind = self._kind if active.recorder is None else Traced
         client = calling_client.get()
         run: Run = made(kind, self._executable, usual, tensors, options, client)
@@ -236,8 +236,8 @@ class InProcessPreparedModel(BasePreparedModel):
     ) -> ErrorStatus:
         """Launch an execution on any thread; see `IInProcess.execute_threadsafe`."""
         if EXECUTION.is_on:
-            _tell_launch("execute_threadsafe", request, deadline)
-        report = OneShot(partial(tell_outcome, callback))
+            _report_launch("execute_threadsafe", request, deadline)
+        report = OneShot(partial(notify_outcome, callback))
         try:
             if BufferToken in map(type, request.pools):
                 raise InvalidArgumentError("buffers belong to the event loop")
@@ -268,7 +268,7 @@ class InProcessPreparedModel(BasePreparedModel):
         """
         if EXECUTION.is_on:
             fences = len(wait_for)
-            _tell_launch("execute_fenced", request, options.deadline, fences=fences)
+            _report_launch("execute_fenced", request, options.deadline, fences=fences)
         request, use = self._taken(request, is_fenced=True)
         return self._fenced.launch(self._executable, request, use, wait_for, options)
 
@@ -281,7 +281,7 @@ class InProcessPreparedModel(BasePreparedModel):
             bound = self.bind(tensors, are_usual)
             return None if bound is None else self.launch_fenced(bound, (), options)
         if EXECUTION.is_on:
-            _tell_launch("execute_fenced", usual, options.deadline, fences=0)
+            _report_launch("execute_fenced", usual, options.deadline, fences=0)
         arrays = cast("Sequence[Array]", tensors)
         return self._fenced.launch(self._executable, usual, None, (), options, arrays)
 
@@ -455,7 +455,7 @@ def _refused(work: Run, error: AsyncnnError) -> ErrorStatus:
     return status_of_launch(error)
 
 
-def _tell_launch(
+def _report_launch(
     call: str, request: Request, deadline: int | None, **more: object
 ) -> None:
     inputs, outputs = len(request.inputs), len(request.outputs)

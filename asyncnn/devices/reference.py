@@ -392,7 +392,7 @@ class InProcessDevice(BaseDevice):
             lanes=lanes,
             policy=settings.policy,
             stuck_after_s=settings.stuck_after_s,
-            filled_or_freed=self._status_listeners.tell_soon,
+            filled_or_freed=self._status_listeners.notify_soon,
             make_port=LanePort,
             nice=settings.lane_nice,
         )

@@ -6,8 +6,8 @@ from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
 from typing import Any, ClassVar, Self
 
-from asyncnn.callbacks import Completion, ExecutionResult, told_of
-from asyncnn.deadlines import format_duration, told_late
+from asyncnn.callbacks import Completion, ExecutionResult, outcome_of
+from asyncnn.deadlines import format_duration, lateness
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import MOST_LESSONS, Executable
 from asyncnn.devices.process_wide import NOTHING
@@ -225,7 +225,7 @@ class Run(RunFields, Work, Completion):
     def come_back(
         self, outcome: int | BaseException, started_ns: int, ended_ns: int, cpu_ns: int
     ) -> bool:
-        """Tell why a native lane has not come to its end; see `Work`."""
+        """Report why a native lane has not come to its end; see `Work`."""
         if not self._started_ns:
             self._started_ns = started_ns
         self._ended_ns = ended_ns
@@ -357,7 +357,7 @@ class Run(RunFields, Work, Completion):
             error = error_for(status, self._let_go())
         timing, status = NO_TIMING, _NONE if error is None else error.status
         if error is not None and status is _MISSED and self._asked_ns:
-            error = MissedDeadlineTransientError(self._told_late(error.message))
+            error = MissedDeadlineTransientError(self._lateness(error.message))
         if error is None:
             measure = self._options.measure
             if measure is not _NOT_MEASURED and measure == _MEASURED:
@@ -378,8 +378,8 @@ class Run(RunFields, Work, Completion):
                     executable.result = result
             self._resolve(result)
         else:
-            told = told_of(error)
-            self._resolve(ExecutionResult(*told, NO_TIMING, str(error)))
+            outcome = outcome_of(error)
+            self._resolve(ExecutionResult(*outcome, NO_TIMING, str(error)))
         if error is None and not self.ends_anywhere:  # what fails now loses no end
             spread = 0 if self.preemptions else self._threads
             lessons = self._lessons
@@ -402,7 +402,7 @@ class Run(RunFields, Work, Completion):
         spread = 0 if self.preemptions else self._threads
         return partial(self._executable.observe, self.computed_ns, self._cpu_ns, spread)
 
-    def _told_late(self, reason: str) -> str:
+    def _lateness(self, reason: str) -> str:
         part_ns, step = 0, None
         if self._execution is not None:
             part_ns, step = self._execution.longest_part()
@@ -411,7 +411,7 @@ class Run(RunFields, Work, Completion):
         if step is not None:
             part = f"{step.longest_name}, the longest part"
             reason = f"{part}, had taken {format_duration(part_ns / 1000)}"
-        return f"{told_late(self.deadline_ns or 0, self._asked_ns)}; {reason}"
+        return f"{lateness(self.deadline_ns or 0, self._asked_ns)}; {reason}"
 
     def _let_go(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""

@@ -128,7 +128,7 @@ class IMeasured(Protocol):
 
 
 class StatusListeners:
-    """Tells listeners the status of a device when it may have changed.
+    """Notifies listeners of the status of a device when it may have changed.
 
     ``status`` returns the present status. Belongs to the event loop.
     """
@@ -151,11 +151,11 @@ class StatusListeners:
 
         return remove
 
-    def tell_soon(self) -> None:
-        """Report the status soon: it may have changed."""
+    def notify_soon(self) -> None:
+        """Notify all of the status soon: it may have changed."""
         if self._timer is None and self._listeners:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_STATUS_DELAY_S, self._tell)
+            self._timer = loop.call_later(_STATUS_DELAY_S, self._notify)
 
     def close(self) -> None:
         """Drop all listeners and the report that is due."""
@@ -164,7 +164,7 @@ class StatusListeners:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._timer = None
         status = self._status()
         for listener in tuple(self._listeners.values()):

@@ -24,7 +24,7 @@ _SLICE = 100
 
 
 def supporting(model: Model, most_bytes: int | None = None) -> Steps[tuple[bool, ...]]:
-    """Tell for each operation of a resolved model's main subgraph if it would run.
+    """Return which operations of a resolved model's main subgraph would run.
 
     IF and WHILE run if every operation of the subgraphs that they refer to does, and
     of those that these refer to, however deep they are nested. One whose temporaries

@@ -21,7 +21,7 @@ def _stored_address_of(array: Array) -> int:
     return _size_at(id(array) + _DATA_OFFSET).value
 
 
-def _told_address_of(array: Array) -> int:
+def _asked_address_of(array: Array) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -33,9 +33,9 @@ def _pick_address_of() -> Callable[[Array], int]:
     """
     probe = np.empty(64, np.uint8)[5:]
     is_usual = sys.implementation.name == "cpython" and not _IS_FREE_THREADED
-    if is_usual and _stored_address_of(probe) == _told_address_of(probe):
+    if is_usual and _stored_address_of(probe) == _asked_address_of(probe):
         return _stored_address_of
-    return _told_address_of
+    return _asked_address_of
 
 
 _IS_FREE_THREADED = "t" in sys.abiflags

@@ -208,7 +208,7 @@ class Core(ABC):
         self._blocked_threads.pop(signal, None)
 
     def _publish(self, outcome: FenceOutcome) -> None:  # noqa: B027 - most have no descriptor
-        """Tell the holders of the fence's descriptor."""
+        """Notify the holders of the fence's descriptor."""
 
 
 def _wake(futures: "Iterable[Future[None]]") -> None:
@@ -255,13 +255,13 @@ class Gate:
             self._watch(deadline_ns, self._begun_ns)
         for source in sources:
             producer: Producer | None = getattr(source, "producer", None)
-            if producer is not None and producer.tell(self._tell):
+            if producer is not None and producer.tell(self._source_ended):
                 continue
             own = source.duplicate()  # the caller may close the fence
             self._watched.append(own)
-            own.add_done_callback(self._tell)
+            own.add_done_callback(self._source_ended)
 
-    def _tell(self, source: IWaitable) -> None:
+    def _source_ended(self, source: IWaitable) -> None:
         opened = self._opened
         if opened is None or not self._left:
             return
@@ -294,7 +294,7 @@ class Gate:
 
     def _unwatch(self) -> None:
         for fence in self._watched:
-            fence.remove_done_callback(self._tell)
+            fence.remove_done_callback(self._source_ended)
             fence.close()
         self._watched.clear()
 

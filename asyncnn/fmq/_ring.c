@@ -347,26 +347,26 @@ now_ns(void)
 
 /* Call a method of a spinner, with a number if it has a format. */
 static bool
-tell(PyObject *spinner, const char *method, const char *format, long long number)
+notify(PyObject *spinner, const char *method, const char *format, long long number)
 {
-    PyObject *told = PyObject_CallMethod(spinner, method, format, number);
-    Py_XDECREF(told);
-    return told;
+    PyObject *result = PyObject_CallMethod(spinner, method, format, number);
+    Py_XDECREF(result);
+    return result;
 }
 
-/* Tell a spinner of hits and of a slow yield. */
+/* Notify a spinner of hits and of a slow yield. */
 static bool
 note_late(Ring *self, PyObject *spinner, int64_t took_ns)
 {
     PyObject *hits = PyObject_GetAttrString(spinner, "hits");
     PyObject *more = hits ? PyLong_FromLong(self->hits) : NULL;
     PyObject *all = more ? PyNumber_Add(hits, more) : NULL;
-    bool is_told = all && !PyObject_SetAttrString(spinner, "hits", all);
+    bool is_noted = all && !PyObject_SetAttrString(spinner, "hits", all);
     self->hits = 0;
     Py_XDECREF(all);
     Py_XDECREF(more);
     Py_XDECREF(hits);
-    return is_told && tell(spinner, "note_late", "L", took_ns);
+    return is_noted && notify(spinner, "note_late", "L", took_ns);
 }
 
 /* Yield the core and look, by turns, for a packet: 1, 0 if none comes, or -1. */
@@ -398,7 +398,7 @@ look_on(Ring *self, PyObject *spinner, unsigned long long looks)
             return 1;
         }
     }
-    return tell(spinner, "note_miss", NULL, 0) && is_open(self) ? 0 : -1;
+    return notify(spinner, "note_miss", NULL, 0) && is_open(self) ? 0 : -1;
 }
 
 static PyObject *

@@ -388,7 +388,7 @@ _CREATED: weakref.WeakValueDictionary[tuple[int, int, int], MessageQueue] = (
 
 
 def _introduce(end: MessageQueue, peer: MessageQueue) -> None:
-    """Tell an end that its peer is in this process, where it needs no doorbell."""
+    """Note that the peer is in this process, and needs no doorbell."""
     end.is_local = True
     end._wake_peer = partial(_wake_local, weakref.ref(peer), end._peer_doorbell.ring)
 

@@ -54,7 +54,7 @@ class CallbackObject:
     status; it is set before the notification. An object with ``takes_early_results``
     may hear of the outcome before the call that it was passed to has returned. If one
     that ``may_be_left`` dies, the outcome is reported at once, as at a deadline. It is
-    told that it ``is_left`` if the driver may still write to the outputs.
+    marked as ``is_left`` if the driver may still write to the outputs.
     """
 
     takes_early_results: ClassVar[bool] = False
@@ -83,7 +83,7 @@ class CallbackObject:
         self._recipients.clear()
 
     def die(self) -> None:
-        """Tell every linked recipient that nobody waits for a notification."""
+        """Notify every linked recipient that nobody waits for a notification."""
         if self._is_dead:
             return
         self._is_dead = True
@@ -120,7 +120,7 @@ class IExecutionCallback(CallbackObject, ABC):
 
 
 class IFencedExecutionCallback(ABC):
-    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal)."""
+    """Reports how a fenced execution ended (1.3/IFencedExecutionCallback.hal)."""
 
     __slots__ = ()
     may_still_write: bool = False  # a driver, to the outputs; not in the HAL

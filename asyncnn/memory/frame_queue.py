@@ -249,7 +249,7 @@ class FrameQueue:
         self._changed.set()
 
     def _give_back(self, number: int) -> None:
-        """Tell the producer that a place is free, on any thread.
+        """Notify the producer that a place is free, on any thread.
 
         The garbage collector may end a frame in the midst of any statement. So this
         waits for no lock: who has it works off what has come meanwhile.

@@ -116,7 +116,7 @@ class FrameWriter:
         self._filled.post()
 
     def close(self) -> None:
-        """Tell the owner that no frame follows, and leave the queue to the next one."""
+        """Notify the owner that no frame follows, and leave the queue to another."""
         fd, self._fd = self._fd, None
         if fd is None:
             return

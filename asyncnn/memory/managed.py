@@ -51,7 +51,7 @@ class Account:
         self._limit_bytes = limit_bytes
         self._leases: set[_CountedLease] = set()
         # One for all of them, and it keeps no account alive that nobody uses.
-        self._tell_end = partial(_ended, weakref.ref(self))
+        self._end_lease = partial(_ended, weakref.ref(self))
         # Reentrant: the collector may give memory back within `allocate`.
         self._lock = threading.RLock()
         self.used_bytes = 0
@@ -74,7 +74,7 @@ class Account:
         except MemoryError as error:
             self._give_back(size)
             raise failure_of(error, f"a buffer of {size} bytes", size) from error
-        lease = _CountedLease(memory, self._tell_end)
+        lease = _CountedLease(memory, self._end_lease)
         lease.size = size
         self._leases.add(lease)
         return memory

@@ -85,13 +85,13 @@ _PIDS = range(1, 2**31)
 
 
 class ProducerWatch:
-    """Tells of each producer's end once; calls ``woken`` when one may have died."""
+    """Reports each producer's end once; calls ``woken`` when one may have died."""
 
     def __init__(self, fd: Descriptor, woken: Callable[[], None]) -> None:
         self._fd = fd
         self._woken = woken
         self._loop = asyncio.get_running_loop()
-        self._told = 0
+        self._reported = 0
         self._current = (0, 0)
         self._watched: int | None = None
 
@@ -106,22 +106,22 @@ class ProducerWatch:
         if (pid, producers) != self._current:
             self.close()
             self._current = (pid, producers)
-            if producers != self._told and pid in _PIDS:
+            if producers != self._reported and pid in _PIDS:
                 self._watch(pid)
-        if producers == self._told:
+        if producers == self._reported:
             return False
         return not (pid and is_locked(self._fd.fd, PRODUCER))
 
     def acknowledged(self) -> int:
         """Have the end reported; return the process ID of one that has died, else 0."""
-        pid, self._told = self._current
+        pid, self._reported = self._current
         self.close()
         return pid
 
     @property
     def look_again_s(self) -> float | None:
         """After how many seconds to look again; None while there is no producer."""
-        return _LOOK_AGAIN_S if self._current[1] != self._told else None
+        return _LOOK_AGAIN_S if self._current[1] != self._reported else None
 
     def close(self) -> None:
         """Watch no process any more."""

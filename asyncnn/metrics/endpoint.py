@@ -20,7 +20,7 @@ class MetricsEndpoint:
     """Answers ``GET /metrics`` on 127.0.0.1 with the numbers of ``device``.
 
     A context manager. With port 0 the system chooses one; `url` says which. Every user
-    of this machine can read them, whereas a driver's socket tells them to its own user.
+    of this machine can read them, whereas a driver's socket shows them to its own user.
 
     Each scrape looks at the device anew; in between the endpoint costs it nothing. It
     serves on the loop that entered its context, and hangs up on its clients when the

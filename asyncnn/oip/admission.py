@@ -55,7 +55,7 @@ class TooSlowError(InvalidArgumentError):
 
 
 class Codes(NamedTuple):
-    """How an error is told: the status of HTTP, and the name of gRPC's."""
+    """How an error is reported: the status of HTTP, and the name of gRPC's."""
 
     http: int
     grpc: str
@@ -79,7 +79,7 @@ _BY_STATUS = {
 
 
 def codes_of(error: AsyncnnError) -> Codes:
-    """Return how an error is told; GENERAL_FAILURE is an internal error."""
+    """Return how an error is reported; GENERAL_FAILURE is an internal error."""
     own = _BY_CLASS.get(type(error))
     return own or _BY_STATUS.get(error.status, _INTERNAL)
 

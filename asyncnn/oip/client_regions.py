@@ -40,10 +40,10 @@ class SharedRegion(NamedTuple):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What clients are told of it."""
-        told = self._asdict()
-        del told["file"]
-        return told
+        """What clients see of it."""
+        record = self._asdict()
+        del record["file"]
+        return record
 
 
 class RegionSpan(NamedTuple):

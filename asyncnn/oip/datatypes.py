@@ -129,7 +129,7 @@ def from_json(
             f"input {name!r} of shape {[*shape]} has {found} elements in data"
         )
     if dtype.kind == "f":
-        with suppress(msgspec.DecodeError):  # most are so; the rest is told below
+        with suppress(msgspec.DecodeError):  # most are so; the rest is reported below
             numbers = _floats.decode(text)
             if len(numbers) == wanted:
                 with np.errstate(over="ignore"):  # what is too large is infinite

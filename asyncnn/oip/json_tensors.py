@@ -148,10 +148,10 @@ class JsonRequest(ModelRequest[Response]):
             else:
                 tensor["data"] = array.ravel().tolist()
             tensors.append(tensor)
-        told = {"model_name": served.name, "model_version": served.version}
+        fields = {"model_name": served.name, "model_version": served.version}
         if self._asked.id:
-            told["id"] = self._asked.id
-        header = encode({**told, "outputs": tensors})
+            fields["id"] = self._asked.id
+        header = encode({**fields, "outputs": tensors})
         if not blobs:
             return json_answer(header)
         return Response(

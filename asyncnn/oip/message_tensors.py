@@ -102,14 +102,14 @@ class MessageRequest(ModelRequest[Any]):
         for name in placement.asked or outputs:
             array = outputs[name]
             datatype = datatype_of(array)
-            told = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
+            output = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
             span = placement.outputs.get(name)
             if span is None:
                 answer.raw_output_contents.append(array.tobytes())
                 continue
             for key, value in span.parameters.items():
                 kind = "string_param" if isinstance(value, str) else "int64_param"
-                setattr(told.parameters[key], kind, value)
+                setattr(output.parameters[key], kind, value)
         return answer
 
 

@@ -55,7 +55,7 @@ def openapi_document(*, has_tokens: bool = False) -> dict[str, Any]:
 
 
 def _operation(call: Call, schemas: dict[Any, Any]) -> dict[str, Any]:
-    told = (call.answer.__doc__ or call.path).partition("\n")[0]
+    summary = (call.answer.__doc__ or call.path).partition("\n")[0]
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in _PARAMETER.findall(call.path)
@@ -65,7 +65,7 @@ def _operation(call: Call, schemas: dict[Any, Any]) -> dict[str, Any]:
         answers[code] = _content(meaning, schemas[ErrorAnswer])
     if call.path.endswith("/ready"):
         answers["503"] = _content("it is not ready", schemas[call.gives])
-    operation: dict[str, Any] = {"summary": told, "responses": answers}
+    operation: dict[str, Any] = {"summary": summary, "responses": answers}
     if call.takes is not None:
         body = {"application/json": {"schema": schemas[call.takes]}}
         is_needed = call.path.endswith("/infer")

@@ -152,7 +152,7 @@ class ServedModel:
             coroutine = self._device.prepare(model, priority=priority)
             task = preparing[priority] = asyncio.create_task(coroutine)
             task.add_done_callback(lambda _: preparing.pop(priority, None))
-        # Waiting so tells a task that was cancelled from this call being cancelled.
+        # Waiting so distinguishes a cancelled task from this call being cancelled.
         await asyncio.wait([task])
         if task.cancelled():  # it was loaded anew, or unloaded
             return await self.prepare(priority)

@@ -98,7 +98,7 @@ async def _body(request: Request, most: int, seconds: float) -> bytes:
 class Call(NamedTuple):
     """A call of the protocol; ``takes`` and ``gives`` are types of its JSON.
 
-    ``part`` names the field of the answer that is told alone, if one is.
+    ``part`` names the field of the answer that is returned alone, if any.
     """
 
     method: str
@@ -108,7 +108,7 @@ class Call(NamedTuple):
     gives: Any = dict
     part: str = ""
 
-    async def told(self, door: Door, request: Request) -> Response:
+    async def respond(self, door: Door, request: Request) -> Response:
         """Return the answer to a request; it may as well have no body."""
         given = {"name": "", "version": ""}
         for key, value in request.path_params.items():
@@ -118,11 +118,11 @@ class Call(NamedTuple):
             body = await _body(request, MAX_CALL_BYTES, seconds)
             asked = decoded(msgspec.json.Decoder(self.takes), body or b"{}")
             given |= msgspec.structs.asdict(asked)
-        told = await self.answer(door, SimpleNamespace(**given))
-        is_ready = self.method != "GET" or told.get("ready", True)
+        answer = await self.answer(door, SimpleNamespace(**given))
+        is_ready = self.method != "GET" or answer.get("ready", True)
         if self.part:
-            told = told[self.part]
-        records = [*told.values()] if self.gives is list else told
+            answer = answer[self.part]
+        records = [*answer.values()] if self.gives is list else answer
         return json_answer(encode(records), 200 if is_ready else 503)
 
 
@@ -213,8 +213,8 @@ class _TokenGate:
 
 
 def _refused(error: AsyncnnError) -> Response:
-    told = {"error": str(error), "status": error.status.name}
-    return json_answer(encode(told), codes_of(error).http)
+    fields = {"error": str(error), "status": error.status.name}
+    return json_answer(encode(fields), codes_of(error).http)
 
 
 async def _failed(_: Request, error: Exception) -> Response:
@@ -237,7 +237,7 @@ def rest_application(door: Door, tokens: Tokens, document: object) -> Starlette:
         return json_answer(described)
 
     routes = [
-        Route(call.path, partial(call.told, door), methods=[call.method])
+        Route(call.path, partial(call.respond, door), methods=[call.method])
         for call in CALLS
     ]
     gate = [Middleware(_TokenGate, tokens=tokens)] if tokens else []

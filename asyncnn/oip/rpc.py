@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Call: TypeAlias = Callable[[Door, Any], Awaitable[Mapping[str, Any]]]
 
-_MOST_TOLD = 1000
+_MOST_WORDS = 1000
 """Characters of an error: with too long metadata, clients see another one instead."""
 
 STATUS_KEY = "asyncnn-status"
@@ -98,7 +98,7 @@ _CALLS: Mapping[str, _Call] = {
 class RpcFace:
     """The methods of the service, which take bytes, for the door of a server.
 
-    gRPC would log bytes that are no message, and tell UNKNOWN.
+    gRPC would log bytes that are no message, and answer UNKNOWN.
     """
 
     def __init__(self, door: Door) -> None:
@@ -135,10 +135,10 @@ class RpcFace:
                 self._idle.remove(context)
                 with ExitStack() as sent:
                     try:
-                        told = await self.infer(data, context, sent.callback)
-                        part = _PART(infer_response=told)
+                        answer = await self.infer(data, context, sent.callback)
+                        part = _PART(infer_response=answer)
                     except Exception as error:
-                        part = _told(error, data)
+                        part = _error_part(error, data)
                     yield part
                 if self._door.is_closing:
                     await _refuse(context, stopping())
@@ -163,9 +163,9 @@ class RpcFace:
                     raise TooLargeError(
                         f"the request has more than {MAX_CALL_BYTES} bytes"
                     )
-                told = await call(self._door, _parsed(takes, data))
+                found = await call(self._door, _parsed(takes, data))
                 fields = gives.DESCRIPTOR.fields_by_name
-                return gives(**{key: told[key] for key in told if key in fields})
+                return gives(**{key: found[key] for key in found if key in fields})
             except AsyncnnError as error:
                 refusal = error
             except Exception as error:
@@ -176,8 +176,8 @@ class RpcFace:
         return grpc.unary_unary_rpc_method_handler(answer, response_serializer=write)
 
 
-def _told(error: Exception, data: bytes) -> Any:
-    """Return the part of a stream that tells an error of a request."""
+def _error_part(error: Exception, data: bytes) -> Any:
+    """Return the part of a stream that reports an error of a request."""
     if not isinstance(error, AsyncnnError):
         logger.error("a request of a stream failed", exc_info=error)
     named = {}
@@ -189,8 +189,8 @@ def _told(error: Exception, data: bytes) -> Any:
 async def _refuse(context: Context, error: AsyncnnError) -> NoReturn:
     code = getattr(grpc.StatusCode, codes_of(error).grpc)
     status = ((STATUS_KEY, error.status.name),)
-    told = str(error)[:_MOST_TOLD]
-    await context.abort(code, told, trailing_metadata=status)
+    words = str(error)[:_MOST_WORDS]
+    await context.abort(code, words, trailing_metadata=status)
     raise AssertionError("an aborted call raises")
 
 
@@ -257,9 +257,9 @@ async def rpc_server(door: Door, tokens: Tokens) -> "grpc.aio.Server":
     for name in ("", SERVICE):
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    async def tell() -> None:
+    async def stop() -> None:
         await servicer.enter_graceful_shutdown()
         await face.end_idle()
 
-    door.tell = tell
+    door.stop = stop
     return server

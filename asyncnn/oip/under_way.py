@@ -20,13 +20,13 @@ END_S = 5
 
 
 class Door:
-    """Where requests of one server come in; ``tell`` is called when it is to stop."""
+    """Where requests of one server come in; ``stop`` is called when it is to stop."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.under_way: set[Admitted] = set()
         self._closing: asyncio.Task[None] | None = None
-        self.tell: Callable[[], Awaitable[None]] | None = None
+        self.stop: Callable[[], Awaitable[None]] | None = None
         repository.doors.add(self.close)
 
     @property
@@ -51,8 +51,8 @@ class Door:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        if self.tell is not None:
-            await self.tell()
+        if self.stop is not None:
+            await self.stop()
         answering = {each.task for each in self.under_way}
         late = await _left(answering, self.repository.limits.grace_s)
         for each in self.under_way:

@@ -199,11 +199,11 @@ class Lanes(ABC):
             raise
 
     def _has_ended(self, work: Work, *outcome: Any) -> bool:
-        """Tell a piece of work how a native lane has left it; the lock is held."""
+        """Notify a piece of work of how a native lane has left it; the lock is held."""
         try:
             return work.come_back(*outcome)
         except BaseException as error:
-            # Not told here: who logs may submit more, or wait for who does.
+            # Not logged here: who logs may submit more, or wait for who does.
             self._natives.failures.append((work, error))
             return True
 

@@ -117,8 +117,8 @@ Usual_take(Usual *self, PyObject *values)
     PyObject *tensors = are_usual ? PyTuple_New(self->count) : NULL;
     for (Py_ssize_t i = 0; tensors && i < self->inputs; i++) {
         PyObject *value = given_as(self, values, i);
-        int told = value ? is_usual(self, &self->tensors[i], value) : 0;
-        if (told != 1) {
+        int answer = value ? is_usual(self, &self->tensors[i], value) : 0;
+        if (answer != 1) {
             Py_XDECREF(value);
             Py_CLEAR(tensors);
         } else if (PyTuple_SetItem(tensors, i, value)) /* takes it in any case */
@@ -139,9 +139,9 @@ take_tensors(Usual *self, PyObject *given)
 {
     for (Py_ssize_t i = 0; i < PyTuple_Size(given); i++) {
         Tensor *tensor = &self->tensors[self->count];
-        PyObject *told = PyTuple_GetItem(given, i);
-        if (!PyTuple_Check(told)
-            || !PyArg_ParseTuple(told, "OOO!", &tensor->name, &tensor->dtype,
+        PyObject *part = PyTuple_GetItem(given, i);
+        if (!PyTuple_Check(part)
+            || !PyArg_ParseTuple(part, "OOO!", &tensor->name, &tensor->dtype,
                                  &PyTuple_Type, &tensor->shape)) {
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_TypeError, "a tensor is a tuple");

@@ -15,7 +15,7 @@ from asyncnn.burst import BurstController, BurstStatistics
 from asyncnn.burst.controller import CLOSED, IN_FLIGHT
 from asyncnn.burst.link import failed
 from asyncnn.callbacks import Completion, ExecutionResult
-from asyncnn.deadlines import deadline_after, seconds_until, told_late
+from asyncnn.deadlines import deadline_after, seconds_until, lateness
 from asyncnn.execution import IBinding, IInProcess, Outputs
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -353,7 +353,7 @@ class LocalBurst:
                 await owed
         except TimeoutError:
             raise MissedDeadlineTransientError(
-                f"{told_late(deadline or 0, asked_ns)}; the execution before it, which "
+                f"{lateness(deadline or 0, asked_ns)}; the execution before it, which "
                 "was cancelled, has not ended"
             ) from None
         self._owed = None

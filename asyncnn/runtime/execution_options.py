@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
-from asyncnn.deadlines import deadline_after, nanoseconds, seconds_until, told_late
+from asyncnn.deadlines import deadline_after, nanoseconds, seconds_until, lateness
 from asyncnn.execution import Outputs
 from asyncnn.hal.errors import (
     InvalidArgumentError,
@@ -112,7 +112,7 @@ class InFlight:
             async with asyncio.timeout(seconds_until(deadline)):
                 await self._wait()
         except TimeoutError:
-            late = told_late(deadline or 0, asked_ns)
+            late = lateness(deadline or 0, asked_ns)
             raise MissedDeadlineTransientError(
                 f"{late}; as many runs as max_in_flight were under way"
             ) from None

@@ -20,7 +20,7 @@ __all__ = ("Home", "get_ident", "running_loop")
 
 
 class _Loop(Protocol):
-    """Tells which thread runs a loop, None while none does."""
+    """Shows which thread runs a loop, None while none does."""
 
     @property
     def _thread_id(self) -> int | None: ...

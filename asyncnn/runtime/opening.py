@@ -161,7 +161,7 @@ def opens(
 
 @contextmanager
 def _opening(what: str) -> Iterator[None]:
-    """Tell what the system has run out of, maybe as modules are imported."""
+    """Report what the system has run out of, maybe as modules are imported."""
     try:
         yield
     except (ImportError, MemoryError, OSError) as error:

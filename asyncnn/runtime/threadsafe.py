@@ -44,19 +44,19 @@ class IOneAtATime(Protocol):
 class ThreadsafeRun(IExecutionCallback):
     """An execution launched by `ReusableExecution.launch_threadsafe`."""
 
-    __slots__ = ("_is_marking", "_is_notified", "_owner", "_tell")
+    __slots__ = ("_is_marking", "_is_notified", "_notify", "_owner")
 
     def __init__(self, owner: IOneAtATime, done: Done) -> None:
         super().__init__()
         self._owner = owner
-        self._tell = OneShot(done)
+        self._notify = OneShot(done)
         self._is_notified = False
         self._is_marking = False
 
     @property
     def is_done(self) -> bool:
         """Whether the callback is being called, or was."""
-        return self._tell.is_done
+        return self._notify.is_done
 
     def cancel(self) -> None:
         """Stop it at its next boundary, from any thread; one that has ended is ignored.
@@ -79,7 +79,7 @@ class ThreadsafeRun(IExecutionCallback):
         error = owner.take(ExecutionResult(status, output_shapes, timing, self.reason))
         # First: the callback may launch the next execution on the same arrays.
         owner.release()
-        self._tell(error)
+        self._notify(error)
 
     def go_by(self, loop: asyncio.AbstractEventLoop | None, run: Run) -> None:
         """Have ``run`` awaited on the event loop, which calls back.
@@ -147,7 +147,7 @@ class ThreadsafeRun(IExecutionCallback):
         self.unlink_to_death()
         if not self._is_marking:  # or it takes the mark of one launched meanwhile
             self._owner.release()
-        self._tell(error)
+        self._notify(error)
 
     def end_unless_done(self, error: AsyncnnError) -> None:
         """Call back for an event loop that is closed, once, whatever thread asks."""

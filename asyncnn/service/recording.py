@@ -212,7 +212,7 @@ def encoded_model(model: Model) -> tuple[bytes, int]:
 
 
 def digest_of(content: bytes, pools: tuple[bytes | memoryview, ...]) -> bytes:
-    """Return what tells a model from others."""
+    """Return what distinguishes a model from others."""
     digest = hashlib.sha256(content)
     for pool in pools:
         digest.update(len(pool).to_bytes(8, "little"))

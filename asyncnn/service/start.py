@@ -140,14 +140,14 @@ def main(arguments: Sequence[str]) -> None:
     join_recording("asyncnn serve")
     options = getopt(arguments, "", _OPTIONS)[0]
     fds = _values("--reason-fd", options)
-    with errors_as_lines(), _reasons_told(fds):
+    with errors_as_lines(), _reasons_passed_on(fds):
         level, as_json = level_from_environment()
         published = _published(options, fds)
         serve_until_stopped(published, level, as_json=as_json, until_eof=True)
 
 
 @contextmanager
-def _reasons_told(fds: list[str]) -> Iterator[None]:
+def _reasons_passed_on(fds: list[str]) -> Iterator[None]:
     try:
         yield
     except (AsyncnnError, OSError) as error:

@@ -216,7 +216,7 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
             remote = await self._next()
         status, supported = await remote.get_supported_operations_1_3(model)
         if status is not ErrorStatus.NONE:
-            raise error_for(status, "the driver does not tell what it supports")
+            raise error_for(status, "the driver does not say what it supports")
         return supported
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from asyncnn.callbacks import CallbackObject
-from asyncnn.deadlines import format_duration, told_late
+from asyncnn.deadlines import format_duration, lateness
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -225,7 +225,7 @@ class Waiting:
                 held.launch()
 
     def fail(self, error: AsyncnnError) -> None:
-        """Tell the callback of every call that is held."""
+        """Notify the callback of every call that is held."""
         for held in list(self._held):
             self._end(held, error.status, str(error))
 
@@ -235,7 +235,7 @@ class Waiting:
             held.fail(status)
 
     def _expire(self, held: _Held, deadline: int, asked_ns: int) -> None:
-        words = f"{told_late(deadline, asked_ns)}; {NO_DRIVER}"
+        words = f"{lateness(deadline, asked_ns)}; {NO_DRIVER}"
         self._end(held, ErrorStatus.MISSED_DEADLINE_TRANSIENT, words)
 
     def _take(self, held: _Held) -> bool:

@@ -3,7 +3,7 @@
  *
  * It has no rule of its own, words no error, and knows the usual form alone: one graph
  * of well-known operators, every tensor plain, and no bytes of a buffer within another or
- * what describes the graph. Of such a file it tells where tables lie; for any other the
+ * what describes the graph. Of such a file it says where tables lie; for any other the
  * answer is None, and Python decides. So it may be stricter than
  * Python, never laxer. Numbers of the rules come from Python (scan.py).
  *
@@ -66,7 +66,7 @@ typedef struct {
     uint64_t at, count;
 } Vector;
 
-/* These three are told as they are, as far as scan.py knows them. */
+/* These three are returned as they are, as far as scan.py knows them. */
 
 typedef struct {
     uint64_t table, start, size;
@@ -636,9 +636,9 @@ read_file(Scan *scan)
     return true;
 }
 
-/* Tell of a sound file where its tables lie, as bytes of the structs above. */
+/* Return where tables of a sound file lie, as bytes of the structs above. */
 static PyObject *
-told(const Scan *scan)
+summary(const Scan *scan)
 {
 #define BYTES(name, of) scan->name, (Py_ssize_t)(scan->of.count * sizeof *scan->name)
     return Py_BuildValue(
@@ -665,7 +665,7 @@ scan(PyObject *Py_UNUSED(module), PyObject *args)
     else if (!read_file(&own))
         PyErr_NoMemory();
     else
-        found = own.file.is_odd ? Py_NewRef(Py_None) : told(&own);
+        found = own.file.is_odd ? Py_NewRef(Py_None) : summary(&own);
     PyMem_Free(own.file.extents);
     PyMem_Free(own.codes);
     PyMem_Free(own.buffers);

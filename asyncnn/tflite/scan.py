@@ -102,11 +102,11 @@ class Records(Sequence[T]):
 
 
 def _contents(data: memoryview, found: Any) -> Contents:
-    *told, tensor_bytes, codes_at, code_count = found[:6]
+    *sections, tensor_bytes, codes_at, code_count = found[:6]
     read, reads, made, mades, may_surprise, is_hybrid = found[6:]
     rows = [
         np.frombuffer(rows, layout)
-        for rows, layout in zip(told, _layouts(tensor_bytes), strict=True)
+        for rows, layout in zip(sections, _layouts(tensor_bytes), strict=True)
     ]
     buffers, tensors, operators = [each["table"].tolist() for each in rows]
     reader = TableReader(data)

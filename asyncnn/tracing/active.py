@@ -172,7 +172,7 @@ def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
     then are in the same trace.
 
     What is recorded goes on without the trace if its disk fills up, say; the end of the
-    block tells.
+    block says so.
 
     :raises RuntimeError: if this process records already.
     :raises OSError: if ``path`` cannot be written to.

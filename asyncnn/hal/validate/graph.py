@@ -157,7 +157,7 @@ def _are_well_formed(
     operand_count: int,
     written: set[int],
 ) -> bool:
-    """Tell at once whether operations are as they should be; False in any doubt."""
+    """Return at once whether operations are as they should be; False in any doubt."""
     try:
         inputs = [operation.inputs for operation in operations]
         outputs = [operation.outputs for operation in operations]

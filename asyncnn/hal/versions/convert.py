@@ -252,7 +252,7 @@ def is_compliant_capabilities(
             is_no_faster = relaxed == capabilities.float32_performance
             return version >= HalVersion.V1_1 or is_no_faster
         case _:
-            return _is_told_apart_by_two(capabilities, version)
+            return _fits_two_figures(capabilities, version)
 
 
 def convert_capabilities(
@@ -323,7 +323,7 @@ def _table(
     return tuple(OperandPerformance(type_, infos[type_]) for type_ in sorted(infos))
 
 
-def _is_told_apart_by_two(
+def _fits_two_figures(
     capabilities: v1_2.Capabilities | Capabilities, version: HalVersion
 ) -> bool:
     table = capabilities.operand_performance

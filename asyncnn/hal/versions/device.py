@@ -145,11 +145,11 @@ class _AdaptedExecution(IExecutionCallback):
         callback = self._callback
         callback.unlink_to_death()
         callback.reason = self.reason
-        told = convert_status(status, _V1_2)
+        converted = convert_status(status, _V1_2)
         if isinstance(callback, v1_0.IExecutionCallback):
-            callback.notify(told)
+            callback.notify(converted)
         else:
-            callback.notify_1_2(told, output_shapes, timing)
+            callback.notify_1_2(converted, output_shapes, timing)
 
 
 _NO_CACHE = CacheArguments()
@@ -332,8 +332,8 @@ class _AdaptedPreparation(IPreparedModelCallback):
         prepared = None
         if prepared_model is not None:
             prepared = VersionedPreparedModel(prepared_model, self._model)
-        told = convert_status(status, HalVersion.V1_2)
+        converted = convert_status(status, HalVersion.V1_2)
         if isinstance(callback, v1_0.IPreparedModelCallback):
-            callback.notify(told, prepared)
+            callback.notify(converted, prepared)
         else:
-            callback.notify_1_2(told, prepared)
+            callback.notify_1_2(converted, prepared)

@@ -106,7 +106,7 @@ def _areas(boxes: Reals) -> Reals:
 
 
 Survives: TypeAlias = Callable[[Integers, Reals], NDArray[np.bool_]]
-"""Tells which of the given candidates stay, by their overlap with the box just picked.
+"""Says which of the given candidates stay, by their overlap with the box just picked.
 
 It may lower their scores.
 """

@@ -96,7 +96,7 @@ class Health:
         self._pauses = 0
         self.has_failed = self._is_tried = False
 
-    def told_nothing(self) -> None:
+    def learnt_nothing(self) -> None:
         """Note that an execution shows neither: after a pause another one may try."""
         if self._is_tried:
             self._is_tried = False
@@ -179,7 +179,7 @@ class Member:
     def failed(self, status: ErrorStatus, *, had_time: bool = False) -> None:
         """Count a failure against the device, if it was its fault; see `fell_back`."""
         if status in _OF_REQUESTS or (status in MISSED and not had_time):
-            self.health.told_nothing()
+            self.health.learnt_nothing()
         elif self.health.failed(status):
             pause = self.health.left_out_s
             logger.info("device %s is left out for %.1f s", self.name, pause)

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, cast
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import preparation_error
-from asyncnn.deadlines import check_deadline, told_late
+from asyncnn.deadlines import check_deadline, lateness
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_buffers import FREQUENCY, RELAXED, Buffers
 from asyncnn.hal.errors import (
@@ -65,7 +65,7 @@ from asyncnn.hal.versions.convert import (
 )
 from asyncnn.offload import offload
 from asyncnn.runtime.framework.managed_memory import allocate_fixed
-from asyncnn.runtime.framework.older_executions import OlderHost, told_in
+from asyncnn.runtime.framework.older_executions import OlderHost, on_answer_in
 from asyncnn.runtime.framework.older_models import OlderPreparedModel
 from asyncnn.runtime.framework.submodels import build_submodels
 
@@ -162,7 +162,7 @@ class OlderDriver(BaseDevice):
         self._is_closed = True
         for preparation in tuple(self._preparations):
             preparation.fail(closed_error())
-            preparation.told.die()
+            preparation.on_answer.die()
         self._buffers.close()
         await self._host.aclose()
         await self._buffers.wait_ended()
@@ -196,7 +196,7 @@ class OlderDriver(BaseDevice):
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
         """Return the driver's performance; nothing is known of what it has not."""
         status, capabilities = self._call("get_capabilities")()
-        return self._told(status), canonical_capabilities(capabilities)
+        return self._converted(status), canonical_capabilities(capabilities)
 
     async def _supported(self, model: Model) -> tuple[bool, ...]:
         """Return which operations the driver would run, of those that it can know.
@@ -210,12 +210,12 @@ class OlderDriver(BaseDevice):
         if old is None:
             return none
         given, supports = await self._call("get_supported_operations")(old)
-        status = self._told(given)
+        status = self._converted(given)
         if status is not _NONE and len(known) < count:
             return none  # of a model that nobody has made, it says nothing
         if status is not _NONE or len(supports) != len(known):
             failed = ErrorStatus.GENERAL_FAILURE if status is _NONE else status
-            raise error_for(failed, "the driver does not tell what it supports")
+            raise error_for(failed, "the driver does not say what it supports")
         answers = dict(zip(known, supports, strict=True))
         return tuple(answers.get(index, False) for index in range(count))
 
@@ -260,14 +260,14 @@ class OlderDriver(BaseDevice):
         ended = self._preparations.discard
         preparation = _OlderPreparation(self._host, model, deadline, callback, ended)
         self._preparations.add(preparation)
-        told = preparation.told
+        on_answer = preparation.on_answer
         try:
-            status = self._told(launch(told))
+            status = self._converted(launch(on_answer))
         except (Exception, asyncio.CancelledError) as error:
             preparation.fail(failure_of(error))
             return ErrorStatus.GENERAL_FAILURE
         if status is not _NONE:
-            preparation.fail(preparation_error(status, told.reason))
+            preparation.fail(preparation_error(status, on_answer.reason))
         return status
 
     async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
@@ -283,7 +283,7 @@ class OlderDriver(BaseDevice):
         found: T = getattr(self.driver, name)()
         return found
 
-    def _told(self, status: ErrorStatus) -> ErrorStatus:
+    def _converted(self, status: ErrorStatus) -> ErrorStatus:
         return convert_status(status, self.version)
 
     def _check_open(self) -> None:
@@ -326,7 +326,7 @@ def _lack(model: Model, version: HalVersion, lacking: Sequence[int]) -> str:
 
 
 class _OlderPreparation:
-    """Tells a callback what a driver has prepared, or that it is too late for that."""
+    """Notifies a callback of what a driver has prepared, or that it is too late."""
 
     def __init__(
         self,
@@ -341,24 +341,24 @@ class _OlderPreparation:
         self._callback = callback
         self._notify = OneShot(callback.notify_1_3)
         self._timer: asyncio.TimerHandle | None = None
-        self.told = told_in(host.version, self.take)
+        self.on_answer = on_answer_in(host.version, self.take)
         self._ended = ended
-        callback.link_to_death(self.told.die)  # nobody waits for it any more
+        callback.link_to_death(self.on_answer.die)  # nobody waits for it any more
         if deadline is not None:
             loop = asyncio.get_running_loop()
             asked_ns = int(loop.time() * 1e9)
             delay = max(0.0, deadline / 1e9 - loop.time())
             self._timer = loop.call_later(delay, self._expire, deadline, asked_ns)
 
-    def take(self, *told: Any) -> None:
+    def take(self, *answer: Any) -> None:
         """Report what the driver reported; too late, it is let go."""
         if self._notify.is_done:
             return
         try:
-            given, prepared = told
+            given, prepared = answer
             status = convert_status(given, self._host.version)
             if status is not _NONE or prepared is None:
-                raise preparation_error(status, self.told.reason)
+                raise preparation_error(status, self.on_answer.reason)
             model = OlderPreparedModel(self._host, prepared, self._model)
         except Exception as error:  # it may be anything
             self.fail(failure_of(error))
@@ -368,8 +368,8 @@ class _OlderPreparation:
     def fail(self, error: AsyncnnError) -> None:
         """Report an error, unless the end was reported before."""
         if not self._notify.is_done:
-            is_told = not isinstance(error, PreparationFailedError)
-            self._callback.reason = error.message if is_told else ""
+            is_explained = not isinstance(error, PreparationFailedError)
+            self._callback.reason = error.message if is_explained else ""
             self._end(error.status, None)
 
     def _end(self, status: ErrorStatus, model: IPreparedModel | None) -> None:
@@ -380,6 +380,6 @@ class _OlderPreparation:
         self._notify(status, model)
 
     def _expire(self, deadline: int, asked_ns: int) -> None:
-        late = told_late(deadline, asked_ns)
+        late = lateness(deadline, asked_ns)
         self.fail(error_for(ErrorStatus.MISSED_DEADLINE_TRANSIENT, late))
-        self.told.die()
+        self.on_answer.die()

@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import ExecutionResult, result_of
-from asyncnn.deadlines import DEADLINE_GRACE_S, told_late, unanswered
+from asyncnn.deadlines import DEADLINE_GRACE_S, lateness, unanswered
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.fenced_run import too_many_fenced
 from asyncnn.hal.errors import (
@@ -42,7 +42,7 @@ _NONE = ErrorStatus.NONE
 _FAILED = ErrorStatus.GENERAL_FAILURE
 
 
-class Told(CallbackObject):
+class OnAnswer(CallbackObject):
     """The callback of a driver, of either kind; ``take`` gets what it is given."""
 
     __slots__ = ("_take",)
@@ -51,28 +51,28 @@ class Told(CallbackObject):
         super().__init__()
         self._take = take
 
-    def notify(self, *told: Any) -> None:
+    def notify(self, *answer: Any) -> None:
         """Pass it on."""
-        self._take(*told)
+        self._take(*answer)
 
     notify_1_2 = notify
 
 
-class Told1_0(Told, v1_0.IPreparedModelCallback, v1_0.IExecutionCallback):  # noqa: N801
+class OnAnswer1_0(OnAnswer, v1_0.IPreparedModelCallback, v1_0.IExecutionCallback):  # noqa: N801
     """One of HAL 1.0 and 1.1."""
 
     __slots__ = ()
 
 
-class Told1_2(Told, v1_2.IPreparedModelCallback, v1_2.IExecutionCallback):  # noqa: N801
+class OnAnswer1_2(OnAnswer, v1_2.IPreparedModelCallback, v1_2.IExecutionCallback):  # noqa: N801
     """One of HAL 1.2."""
 
     __slots__ = ()
 
 
-def told_in(version: HalVersion, take: Callable[..., None]) -> Told:
+def on_answer_in(version: HalVersion, take: Callable[..., None]) -> OnAnswer:
     """Return the callback of a driver of ``version``."""
-    return (Told1_0 if version < HalVersion.V1_2 else Told1_2)(take)
+    return (OnAnswer1_0 if version < HalVersion.V1_2 else OnAnswer1_2)(take)
 
 
 class OlderHost(ActiveExecutions):
@@ -158,17 +158,17 @@ class OlderExecution:
         options: ExecutionOptions,
         completed: Callable[..., OutputShapes],
         use: BuffersInUse | None,
-        told: Callable[[ExecutionResult], None],
+        notify: Callable[[ExecutionResult], None],
     ) -> None:
         self._host = host
         self._options = options
         self._completed = completed
         self._use = use
-        self._tell = told
-        self._is_stopped = self._is_late = self._is_told = False
+        self._notify = notify
+        self._is_stopped = self._is_late = self._is_notified = False
         self._timer: asyncio.TimerHandle | None = None
         self._asked_ns = time.monotonic_ns()
-        self._callback = told_in(host.version, self._take)
+        self._callback = on_answer_in(host.version, self._take)
         self._early: ExecutionResult | None = None
         self._is_launched = False
         self.is_pending = True
@@ -207,7 +207,7 @@ class OlderExecution:
             self._callback.die()
 
     def close(self) -> None:
-        """Tell that it has failed, as the device is closed."""
+        """Report that it has failed, as the device is closed."""
         self._give_up(self._host.cause_of_death() or closed_error())
 
     def _expire(self) -> None:
@@ -219,17 +219,17 @@ class OlderExecution:
             self._timer = loop.call_later(DEADLINE_GRACE_S, self._give_up, late)
 
     def _give_up(self, error: AsyncnnError) -> None:
-        """Tell of an error; buffers are in use until the driver has answered."""
+        """Report an error; buffers are in use until the driver has answered."""
         self._leave()
-        if not self._is_told:
-            self._is_told = True
-            self._tell(result_of(error, is_left=True))
+        if not self._is_notified:
+            self._is_notified = True
+            self._notify(result_of(error, is_left=True))
 
-    def _take(self, *told: Any) -> None:
+    def _take(self, *answer: Any) -> None:
         if not self.is_pending:
             return  # the driver has notified its callback before
         try:
-            result = self._result(*told)
+            result = self._result(*answer)
         except Exception as error:  # it may be anything
             self._callback.reason = f"the driver's answer is wrong: {failure_of(error)}"
             result = self._result(_FAILED)
@@ -254,9 +254,9 @@ class OlderExecution:
     def _deliver(self, result: ExecutionResult) -> None:
         if self._use is not None:
             self._use.end(result.status, result.output_shapes)
-        if not self._is_told:
-            self._is_told = True
-            self._tell(result)
+        if not self._is_notified:
+            self._is_notified = True
+            self._notify(result)
 
     def _result(
         self, status: ErrorStatus, shapes: OutputShapes = (), timing: Timing = NO_TIMING
@@ -268,7 +268,7 @@ class OlderExecution:
         if status in (_NONE, _FAILED):
             if deadline is not None and (self._is_late or now >= deadline):
                 status, shapes = ErrorStatus.MISSED_DEADLINE_TRANSIENT, ()
-                reason = told_late(deadline, self._asked_ns)
+                reason = lateness(deadline, self._asked_ns)
             elif status is _FAILED and self._is_stopped:
                 status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
                 reason = "the execution was cancelled"

@@ -99,9 +99,9 @@ class OlderPreparedModel(StartingModel):
         request: Request,
         options: ExecutionOptions,
         use: BuffersInUse | None,
-        told: Callable[[ExecutionResult], None],
+        notify: Callable[[ExecutionResult], None],
     ) -> "OlderExecution":
-        """Give a checked request to the driver; ``told`` gets the result, once.
+        """Give a checked request to the driver; ``notify`` gets the result, once.
 
         :raises AsyncnnError: if the driver does not take it; ``use`` is the caller's to
             end then.
@@ -113,12 +113,12 @@ class OlderPreparedModel(StartingModel):
             raise GeneralFailureError(f"{title} does not have the request's pools")
         old = cast("v1_0.Request", convert_request(request, self.host.version))
         completed = partial(self.completed, request)
-        execution = OlderExecution(self.host, options, completed, use, told)
+        execution = OlderExecution(self.host, options, completed, use, notify)
         execution.launch(self.prepared, old)
         return execution
 
     def completed(
-        self, request: Request, status: ErrorStatus, told: OutputShapes
+        self, request: Request, status: ErrorStatus, shapes: OutputShapes
     ) -> OutputShapes:
         """Return the shapes of outputs that a driver reported, with what is known.
 
@@ -129,17 +129,17 @@ class OlderPreparedModel(StartingModel):
         outputs = request.outputs
         if status not in (_NONE, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
             return ()
-        if told and len(told) != len(outputs):
-            raise GeneralFailureError(f"{len(told)} shapes of {len(outputs)} outputs")
+        if shapes and len(shapes) != len(outputs):
+            raise GeneralFailureError(f"{len(shapes)} shapes of {len(outputs)} outputs")
         if self._signature is None:
-            return told
+            return shapes
         main = self._signature.main
         operands = [main.operands[index] for index in main.output_indexes]
         declared = [
             combine_dimensions(operand.dimensions, argument.dimensions)
             for operand, argument in zip(operands, outputs, strict=True)
         ]
-        if not told:
+        if not shapes:
             if status is not _NONE:
                 return ()
             given = zip(declared, outputs, strict=True)
@@ -148,7 +148,7 @@ class OlderPreparedModel(StartingModel):
             return tuple(OutputShape(shape, True) for shape in declared)
         found = []
         for known, shape, operand, argument in zip(
-            declared, told, operands, outputs, strict=True
+            declared, shapes, operands, outputs, strict=True
         ):
             if not all(isinstance(n, int) and 0 <= n < 2**32 for n in shape.dimensions):
                 raise GeneralFailureError(f"a shape of {shape.dimensions}")

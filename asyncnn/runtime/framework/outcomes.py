@@ -115,7 +115,7 @@ class LaterWatch(Watch):
 
 
 class CallbackReport(msgspec.Struct, eq=False):
-    """Tells a callback the result of a run, and not before its call has returned.
+    """Notifies a callback of the result of a run, not before its call has returned.
 
     Unless it takes results so early: ``is_called`` is True until then.
     """
@@ -124,13 +124,13 @@ class CallbackReport(msgspec.Struct, eq=False):
     is_called: bool = True
 
     def __call__(self, result: ExecutionResult) -> None:
-        """Tell the result, in a later turn of the loop if it has come too early."""
+        """Report the result, in a later turn of the loop if it has come too early."""
         if self.is_called and not self._callback.takes_early_results:
-            asyncio.get_running_loop().call_soon(self._tell, result)
+            asyncio.get_running_loop().call_soon(self._notify, result)
         else:
-            self._tell(result)
+            self._notify(result)
 
-    def _tell(self, result: ExecutionResult) -> None:
+    def _notify(self, result: ExecutionResult) -> None:
         callback = self._callback
         callback.unlink_to_death()
         callback.reason = result.reason

@@ -415,7 +415,7 @@ class _Divider:
         if best.cost >= _FORBIDDEN and len(best.partitions) > 1:
             raise GeneralFailureError(
                 "the model can be divided only where the size of what another device "
-                "needs is not known, nor told"
+                "needs is not known, nor reported"
             )
         return best
 

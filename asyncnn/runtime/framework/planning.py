@@ -84,13 +84,13 @@ class Planner(msgspec.Struct, frozen=True, eq=False):
         try:
             async with asyncio.timeout(ANSWER_S):
                 status, supports = await member.hal.get_supported_operations_1_3(model)
-            told, declared = member.hal.get_capabilities_1_3()
+            other, declared = member.hal.get_capabilities_1_3()
             capabilities = relative_to(declared, kernel_capabilities(member.hal))
         except TimeoutError:
             return f"it has not answered for {ANSWER_S:g} s"
         except Exception as error:
             return reason_of_error(failure_of(error))
-        for each in (status, told):
+        for each in (status, other):
             if each is not ErrorStatus.NONE:
                 return reason_of_error(error_for(each))
         if len(supports) != len(model.main.operations):

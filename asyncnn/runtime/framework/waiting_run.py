@@ -72,9 +72,9 @@ class StartingModel(BufferUser, BasePreparedModel):
         request: Request,
         options: ExecutionOptions,
         use: BuffersInUse | None,
-        told: Callable[[ExecutionResult], None],
+        notify: Callable[[ExecutionResult], None],
     ) -> IStarted:
-        """Launch a checked request; ``told`` gets the result, once.
+        """Launch a checked request; ``notify`` gets the result, once.
 
         :raises AsyncnnError: if it is not taken; ``use`` is the caller's to end then.
         """
@@ -105,16 +105,16 @@ class StartingModel(BufferUser, BasePreparedModel):
         self,
         request: Request,
         options: ExecutionOptions,
-        told: Callable[[ExecutionResult], None],
+        notify: Callable[[ExecutionResult], None],
     ) -> IStarted:
-        """Check a request and launch it; ``told`` gets the result, once.
+        """Check a request and launch it; ``notify`` gets the result, once.
 
         :raises AsyncnnError: if it is not taken.
         """
         use = self.checked(request, is_fenced=False)
         check_deadline(options.deadline)  # what is refused before touches no buffer
         try:
-            return self.start(request, options, use, told)
+            return self.start(request, options, use, notify)
         except AsyncnnError as error:
             if use is not None:
                 use.end(error.status, ())

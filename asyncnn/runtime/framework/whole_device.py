@@ -241,7 +241,7 @@ class FrameworkDevice(BaseDevice):
             if status is ErrorStatus.NONE:
                 supports.append(answer[1])
         if not supports:
-            raise error_for(status, "no device tells which operations it supports")
+            raise error_for(status, "no device says which operations it supports")
         return tuple(map(any, zip(*supports, strict=True)))
 
     async def plan(self, model: Model, preference: int) -> DevicePlan:
@@ -257,8 +257,8 @@ class FrameworkDevice(BaseDevice):
     ) -> list[tuple[Capabilities, EngineShare]]:
         """Return which engines of the devices compute what of a model that is planned.
 
-        Beside each, what its device declares. There is nothing of devices that do not
-        tell.
+        Beside each, what its device declares. There is nothing of devices that have
+        none.
 
         :raises AsyncnnError: if a partition cannot be prepared.
         """

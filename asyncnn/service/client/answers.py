@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from asyncnn.callbacks import Completion, ExecutionResult, result_of
-from asyncnn.deadlines import told_late
+from asyncnn.deadlines import lateness
 from asyncnn.hal.errors import (
     AsyncnnError,
     MissedDeadlineTransientError,
@@ -232,7 +232,7 @@ class DeferredExecutions:
         if execution.is_abandoned or execution not in self._waiting:
             return
         execution.is_abandoned = True
-        late = told_late(deadline, asked_ns)
+        late = lateness(deadline, asked_ns)
         error = MissedDeadlineTransientError(f"{late}; its inputs were being copied")
         notify(execution.expire, error)
 

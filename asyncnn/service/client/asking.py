@@ -149,7 +149,7 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
         answer = await self._connection.answers.answer(call, wire.SupportedOperations)
         status = wire.status_of(answer.status)
         if status is not ErrorStatus.NONE:
-            raise error_for(status, "the driver does not tell what it supports")
+            raise error_for(status, "the driver does not say what it supports")
         return answer.supported
 
     async def statistics(self) -> DeviceStatistics:
@@ -162,7 +162,7 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
         answer = await self._connection.answers.answer(call, wire.Statistics)
         status = wire.status_of(answer.status)
         if status is not ErrorStatus.NONE:
-            raise error_for(status, "the driver tells no statistics")
+            raise error_for(status, "the driver reports no statistics")
         if answer.statistics is None:
             raise GeneralFailureError("the driver's statistics are empty")
         return answer.statistics
@@ -181,7 +181,7 @@ CANCELLED = "the preparation was cancelled"
 
 
 class PreparationListener(Protocol):
-    """Told how a preparation ended, exactly once."""
+    """Notified of how a preparation ended, exactly once."""
 
     def link_to_death(self, cancel: Callable[[], None]) -> None:
         """Call ``cancel`` once nobody waits."""
@@ -261,7 +261,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         """Take an answer of the driver."""
         status = wire.status_of(message.status)
         COMPILATION("answered", model=message.prepared, status=status.name)
-        self._tell(message)
+        self._end(message)
 
     def lose(self, cause: Cause) -> None:
         """Fail what waits: the connection has ended."""
@@ -307,9 +307,9 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         listener.link_to_death(partial(self.cancel, number))
 
     def _fail(self, number: int, error: AsyncnnError) -> None:
-        self._tell(wire.Prepared(number, error.status, str(error)))
+        self._end(wire.Prepared(number, error.status, str(error)))
 
-    def _tell(self, outcome: wire.Prepared) -> None:
+    def _end(self, outcome: wire.Prepared) -> None:
         number = outcome.prepared
         self._unsent.discard(number)
         self._connection.deadlines.answered(number)

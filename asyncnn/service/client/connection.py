@@ -205,7 +205,7 @@ class Connection:
         self.facts = welcome
 
     def release_prepared(self, number: int) -> None:
-        """Tell the driver that a prepared model is not needed any more."""
+        """Notify the driver that a prepared model is not needed any more."""
         self.send_if_open(wire.ReleasePreparedModel(number))
 
     def release_prepared_soon(self, number: int) -> None:
@@ -264,7 +264,7 @@ class Connection:
             deadlines.watch(number, deadline, self._expire)
 
     def cancel(self, execution: int) -> None:
-        """Tell the driver that nobody waits for an execution."""
+        """Notify the driver that nobody waits for an execution."""
         if execution in self._executing:
             self.send_if_open(wire.CancelExecution(execution))
 

@@ -58,7 +58,7 @@ class RemoteFenced(SentExecution, FencedRun):
         self.fences.export_soon(self, write_end)
 
     def cancel(self) -> None:
-        """Tell the driver that nobody waits for it."""
+        """Notify the driver that nobody waits for it."""
         self._connection.cancel(self.number)
 
     def pass_on(self, write_end: int) -> None:

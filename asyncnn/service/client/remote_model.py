@@ -239,7 +239,7 @@ class RemoteExecution(SentExecution):
     _settle = Completion._resolve
 
     def abandon(self) -> None:
-        """Tell the driver that nobody waits, or send it no more."""
+        """Notify the driver that nobody waits, or send it no more."""
         self.is_abandoned = True
         if self.number:
             self._connection.cancel(self.number)

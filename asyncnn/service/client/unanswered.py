@@ -80,11 +80,11 @@ class Line(Protocol):
         ...
 
     def cancel(self, execution: int) -> None:
-        """Tell the driver that nobody waits for an execution."""
+        """Notify the driver that nobody waits for an execution."""
         ...
 
     def end(self, execution: int, result: ExecutionResult, *more: object) -> None:
-        """Tell an execution how it has ended."""
+        """Notify an execution of how it has ended."""
         ...
 
     def finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:

@@ -172,7 +172,7 @@ class Executions(SessionPart):
         shapes: OutputShapes,
         timing: Timing,
     ) -> None:
-        """Tell the client, once outputs that were not computed in place are."""
+        """Notify the client, once outputs that were not computed in place are."""
         number = callback.order.execution
         if self._executing.get(number) is not callback:
             return
@@ -187,7 +187,7 @@ class Executions(SessionPart):
         self._send(wire.Executed(number, status, shapes, timing, callback.reason))
 
     def took(self, callback: "_Executing", route: Route) -> None:
-        """Tell the client of an unusual route, ahead of the outcome."""
+        """Notify the client of an unusual route, ahead of the outcome."""
         number = callback.order.execution
         if self._executing.get(number) is callback:
             self._send(wire.Took(number, route))
@@ -226,7 +226,7 @@ class Executions(SessionPart):
 
 
 class _Executing(IExecutionCallback):
-    """Tells the client of an execution's end."""
+    """Notifies the client of an execution's end."""
 
     __slots__ = ("_executions", "call", "copies", "noted", "order", "outputs")
 

@@ -151,7 +151,7 @@ class FencedOrders(SessionPart):
         self.descriptors = 0
         self._ended: deque[int] = deque()
         self._seen = 0
-        self._untold: list[wire.FencedEnd] = []
+        self._unsent: list[wire.FencedEnd] = []
         self._unusual: list[wire.Took] = []
 
     def execute(
@@ -222,7 +222,7 @@ class FencedOrders(SessionPart):
         # Forgotten first: their ends are reported to nobody.
         known = tuple(self._known.values())
         self._known.clear()
-        self._untold.clear()
+        self._unsent.clear()
         self._unusual.clear()
         for fenced in known:
             if fenced.run.status is None:
@@ -292,14 +292,14 @@ class FencedOrders(SessionPart):
             pass_on(run, fenced.exported, run.ended_ns)
             fenced.exported = None
         self._ended.append(number)
-        if not self._untold:
-            self._loop.call_soon(self._tell)
+        if not self._unsent:
+            self._loop.call_soon(self._report)
         if run.route is not None or run.may_still_write:
             self._unusual.append(wire.Took(number, run.route, run.may_still_write))
         status, launched, since_fences = run.get_execution_info()
         if self._recorder is not None:
             self._recorder.ended(fenced.call, status, fenced.noted)
-        self._untold.append(
+        self._unsent.append(
             wire.FencedEnd(
                 number,
                 status,
@@ -310,14 +310,14 @@ class FencedOrders(SessionPart):
             )
         )
 
-    def _tell(self) -> None:
-        """Tell of all that has ended in this turn of the loop, in one message."""
-        untold, self._untold = self._untold, []
+    def _report(self) -> None:
+        """Report all that has ended in this turn of the loop, in one message."""
+        unsent, self._unsent = self._unsent, []
         unusual, self._unusual = self._unusual, []
         for took in unusual:
             self._send(took)
-        if untold:
-            self._send(wire.FencedDone(tuple(untold)))
+        if unsent:
+            self._send(wire.FencedDone(tuple(unsent)))
 
     def _forget(self, seen: int) -> None:
         if seen > self._seen + len(self._ended):

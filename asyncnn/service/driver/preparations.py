@@ -54,7 +54,7 @@ class Preparations(SessionPart):
         return sum([cache.descriptors for cache in self._caches])
 
     def decline(self, number: int, error: AsyncnnError) -> None:
-        """Tell the client that the driver has no room for a model."""
+        """Notify the client that the driver has no room for a model."""
         self._begin(number).fail(error)
 
     def prepare(self, message: wire.PrepareModel[Model], fds: Sequence[int]) -> None:
@@ -290,7 +290,7 @@ class Preparations(SessionPart):
 
 
 class _Preparing(IPreparedModelCallback):
-    """Tells the client of a model's preparation.
+    """Notifies the client of a model's preparation.
 
     A model from a cache ``is_unseen``; one that is ``saved`` is written back first.
     ``device`` prepares it; if it does not load it, ``otherwise`` is tried.

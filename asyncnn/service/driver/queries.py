@@ -41,7 +41,7 @@ class Queries(SessionPart):
         self._large = 0
 
     def supported_operations(self, message: wire.GetSupportedOperations[Model]) -> None:
-        """Tell which operations of a model would run."""
+        """Say which operations of a model would run."""
         with self._answering(partial(wire.SupportedOperations, message.call)):
             self._tasks.check_room()
             isolated = self._isolated_for(message.model)
@@ -60,7 +60,7 @@ class Queries(SessionPart):
             )
 
     def statistics(self, call: int) -> None:
-        """Tell what the device does."""
+        """Report what the device does."""
         with self._answering(partial(wire.Statistics, call)):
             self._tasks.check_room()
             self._tasks.start(self._statistics(call))

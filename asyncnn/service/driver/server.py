@@ -438,7 +438,7 @@ class RefusedConnections:
         self._packets: Counter[socket.socket] = Counter()
 
     def send(self, connection: socket.socket, reason: str) -> None:
-        """Tell a client why it is not served, and hang up soon."""
+        """Send a client why it is not served, and hang up soon."""
         connection.setblocking(False)
         try:
             connection.send(inline_packet(wire.encode_flat(wire.Refused(reason))))

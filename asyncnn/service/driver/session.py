@@ -95,12 +95,12 @@ class ClientSession(SessionFields):
         client, quotas, resources = served.client, served.quotas, served.resources
         self._device = device
         self._limits = limits
-        self._tell_lost = lost
+        self._notify_lost = lost
         # Kept, so that the next connection of the same user finds them.
         self._quotas = quotas
         self.client_name = client.name
         self._greeted = False
-        self._told_status = DeviceStatus.AVAILABLE
+        self._sent_status = DeviceStatus.AVAILABLE
         self._unwatch: Callable[[], None] = lambda: None
         self._is_released = self._has_ended = False
         self._want: ResourceExhaustedTransientError | None = None
@@ -185,7 +185,7 @@ class ClientSession(SessionFields):
             log.log(logging.INFO, "%s has gone: %s", name, reason)
         DRIVER("client lost", client=self.client_name, reason=reason)
         self._release()
-        self._tell_lost(self)
+        self._notify_lost(self)
 
     def burst_callback(self, number: int) -> RemoteBurstCallback:
         """Return the client's callback for burst ``number``."""
@@ -429,8 +429,8 @@ class ClientSession(SessionFields):
             self._unwatch = device.watch_status(self._status_changed)
 
     def _status_changed(self, status: DeviceStatus) -> None:
-        if status is not self._told_status:
-            self._told_status = status
+        if status is not self._sent_status:
+            self._sent_status = status
             self._send(wire.StatusChanged(status))
 
 

@@ -87,7 +87,7 @@ class ReadingTurns:
         return self.take_for_burst(proceed)
 
     def take_for_burst(self, proceed: Callable[[], bool]) -> bool:
-        """Tell it for a packet of a burst, of which one connection has many."""
+        """Return it for a packet of a burst, of which one connection has many."""
         if not self._taken:
             self._begin()
             return True
