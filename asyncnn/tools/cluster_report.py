@@ -29,7 +29,7 @@ from asyncnn.tools.bench.made_models import wide_model
 from asyncnn.tools.bench.report import Cell, ReportTable, limited
 
 REAL = "Ray"
-"""The policy that is told of runs on a real cluster."""
+"""The policy of runs on a real cluster."""
 
 _MOST_OFF = 0.15
 _WARMING = 20
@@ -79,8 +79,8 @@ class SimulationReport(msgspec.Struct, frozen=True):
         for each in self.outcomes:
             others = {k: v for k, v in each.statuses.items() if k != "NONE"}
             if others:
-                told = ", ".join(f"{n:,} {status}" for status, n in others.items())
-                yield f"load {each.load:g}, {each.policy}: {told}"
+                counts = ", ".join(f"{n:,} {status}" for status, n in others.items())
+                yield f"load {each.load:g}, {each.policy}: {counts}"
 
     def _differences(self) -> Iterator[tuple[int, float]]:
         """Yield each real cluster's place, and how far it is from the simulation."""
@@ -90,7 +90,7 @@ class SimulationReport(msgspec.Struct, frozen=True):
                     (getattr(each, name), getattr(self.outcomes[number - 1], name))
                     for name in ("p50_ms", "p99_ms", "goodput")
                 ]
-                yield number, max(abs(real / (told or 1) - 1) for real, told in pairs)
+                yield number, max(abs(real / (other or 1) - 1) for real, other in pairs)
 
 
 def page_of(report: SimulationReport) -> pages.Page:

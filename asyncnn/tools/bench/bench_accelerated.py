@@ -268,8 +268,8 @@ def reported(
         notes.append(f"{name}: {where if measured else 'no model suits it'}")
     for name, measured in sections.items():
         refused = {each.name: each.refusals for each in measured}
-        told = report.refusal_notes(refused, SECTIONS[name].contenders)
-        notes.extend(f"{name}: {note}" for note in told)
+        lines = report.refusal_notes(refused, SECTIONS[name].contenders)
+        notes.extend(f"{name}: {note}" for note in lines)
     titles = SECTIONS["alone"].contenders
     return report.BenchReport(
         report.documented(

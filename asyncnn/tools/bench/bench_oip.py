@@ -40,7 +40,7 @@ def _module(name: str) -> Any:
 
 
 async def _serve_models(pipe: Pipe, folder: Path) -> None:
-    """Serve both models, and tell at which addresses."""
+    """Serve both models, and report at which addresses."""
     from asyncnn.oip import Address, NamedFile, Repository, rest_served, rpc_served
 
     anywhere = Address.of(":0")
@@ -59,7 +59,7 @@ async def _serve_models(pipe: Pipe, folder: Path) -> None:
 
 
 async def _serve_plainly(pipe: Pipe, _: Path) -> None:
-    """Serve the addition as applications do, and tell at which addresses."""
+    """Serve the addition as applications do, and report at which addresses."""
     import grpc  # type: ignore[import-untyped]
     import uvicorn
     from starlette.applications import Starlette
@@ -81,8 +81,8 @@ async def _serve_plainly(pipe: Pipe, _: Path) -> None:
         inputs = (await request.json())["inputs"]
         x, y = (np.array(each["data"], np.float32) for each in inputs)
         total = await asyncio.to_thread(np.add, x, y)
-        told = {"name": "sum", "datatype": "FP32", "shape": list(total.shape)}
-        return JSONResponse({"outputs": [{**told, "data": total.tolist()}]})
+        head = {"name": "sum", "datatype": "FP32", "shape": list(total.shape)}
+        return JSONResponse({"outputs": [{**head, "data": total.tolist()}]})
 
     handler = grpc.unary_unary_rpc_method_handler(
         infer, kinds[0].FromString, kinds[1].SerializeToString
@@ -145,9 +145,9 @@ async def _http(port: int) -> AsyncIterator[Callable[[str, bytes], Awaitable[byt
 async def _by_http(
     cpu: int, serve: Callable[..., Awaitable[None]]
 ) -> AsyncIterator[Call]:
-    told = {"shape": [LENGTH], "datatype": "FP32"}
+    head = {"shape": [LENGTH], "datatype": "FP32"}
     inputs = [
-        {"name": n, **told, "data": v.tolist()} for n, v in (("x", _X), ("y", _Y))
+        {"name": n, **head, "data": v.tolist()} for n, v in (("x", _X), ("y", _Y))
     ]
     body = msgspec.json.encode({"inputs": inputs})
     with _server(cpu, serve) as (port, _):

@@ -113,7 +113,7 @@ def reported(
     ]
     if not all(each.met for each in heard if each.activity == IDLE):
         notes.append(
-            "the machine is too busy to tell: idle loops miss the goals as well"
+            "the machine is too busy to judge: idle loops miss the goals as well"
         )
     title = "milliseconds that a loop is late: p50, p99, longest"
     fields = {**structs.asdict(sizes), "heard": heard, "repeated": repeated}

@@ -120,13 +120,13 @@ async def _execute_fenced(
             return _failed(hal.ErrorStatus.GENERAL_FAILURE, "no fence was returned")
         executions.append((fence, callback))
     source.signal()
-    for told, callback in executions:
+    for ended, callback in executions:
         with suppress(hal.AsyncnnError):
-            await told
+            await ended
         status, timing, _ = callback.get_execution_info()
         if status is not hal.ErrorStatus.NONE:
             break  # what follows a failure says nothing but that
-    return ExecutionResult(status, (), timing, told.reason)
+    return ExecutionResult(status, (), timing, ended.reason)
 
 
 async def _execute_burst(

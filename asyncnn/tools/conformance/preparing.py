@@ -22,7 +22,7 @@ from asyncnn.hal.versions import (
     v1_1,
     v1_2,
 )
-from asyncnn.runtime.framework.older_executions import told_in
+from asyncnn.runtime.framework.older_executions import on_answer_in
 from asyncnn.tools.conformance.vectors import Case
 
 Prepare: TypeAlias = Callable[[hal.Model], Awaitable[hal.IPreparedModel]]
@@ -79,18 +79,18 @@ async def _prepare_old(
     future = PreparedModelFuture()
 
     def take(status: hal.ErrorStatus, prepared: VersionedPreparedModel | None) -> None:
-        future.reason = told.reason
+        future.reason = answer.reason
         old = None if prepared is None else _OldPreparedModel(prepared, version)
         future.notify_1_3(status, old)
 
-    told: Any = told_in(version, take)
+    answer: Any = on_answer_in(version, take)
     match convert_to(model, version):
         case v1_0.Model() as converted:
-            device.prepare_model(converted, told)
+            device.prepare_model(converted, answer)
         case v1_1.Model() as converted:
-            device.prepare_model_1_1(converted, _PREFERENCE, told)
+            device.prepare_model_1_1(converted, _PREFERENCE, answer)
         case v1_2.Model() as converted:
-            device.prepare_model_1_2(converted, _PREFERENCE, (), (), _NO_TOKEN, told)
+            device.prepare_model_1_2(converted, _PREFERENCE, (), (), _NO_TOKEN, answer)
     return await future
 
 
@@ -113,14 +113,14 @@ class _OldPreparedModel(VersionedPreparedModel):
             shapes: tuple[hal.OutputShape, ...] = (),
             timing: hal.Timing = hal.NO_TIMING,
         ) -> None:
-            callback.reason = told.reason
+            callback.reason = answer.reason
             callback.notify_1_3(status, shapes, timing)
 
-        told: Any = told_in(self._version, take)
+        answer: Any = on_answer_in(self._version, take)
         old = _old_request(request, self._version)
         if self._version < hal.HalVersion.V1_2:
-            return self._prepared.execute(old, told)
-        return self._prepared.execute_1_2(old, measure, told)
+            return self._prepared.execute(old, answer)
+        return self._prepared.execute_1_2(old, measure, answer)
 
     async def execute_synchronously_1_3(
         self, request: hal.Request, measure: hal.MeasureTiming, *limits: int | None

@@ -60,7 +60,7 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def answer(
-    inquiry: Inquiry, tell: Callable[[str], None] = lambda text: None
+    inquiry: Inquiry, on_step: Callable[[str], None] = lambda text: None
 ) -> DifferenceReport:
     """Run both sides, compare, and keep what repeats the error.
 
@@ -90,14 +90,14 @@ async def answer(
                 samples=here,
                 converted=there,
                 allowed=inquiry.allowed,
-                tell=tell,
+                on_step=on_step,
             )
             found = await find(question)
-            told = found.told
+            operation = found.to_look_into
             evidence = None
-            if inquiry.save is not None and told is not None:
+            if inquiry.save is not None and operation is not None:
                 evidence = await keep(
-                    told, inquiry.save, inquiry.between, inquiry.options
+                    operation, inquiry.save, inquiry.between, inquiry.options
                 )
             sides = tuple(
                 SideReport(side.title, side.version, str(path))

@@ -28,7 +28,7 @@ class Question(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Two sides, and the same samples in the types of either.
 
     One side at least is a device; the ``first`` one, if it is, computes operations
-    again. ``tell`` is called with what is being done.
+    again. ``on_step`` is called with what is being done.
     """
 
     first: Side
@@ -36,7 +36,7 @@ class Question(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     samples: Sequence[Sample]
     converted: Sequence[Sample]
     allowed: Allowed = Allowed()
-    tell: Callable[[str], None] = lambda text: None
+    on_step: Callable[[str], None] = lambda text: None
 
 
 class PlacedOperation(msgspec.Struct, frozen=True, eq=False):
@@ -76,7 +76,7 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
     level: Level
 
     @property
-    def told(self) -> PlacedOperation | None:
+    def to_look_into(self) -> PlacedOperation | None:
         """The operation to look into: that which adds most, if too much."""
         most = self.most
         if most is not None and most.level.diverges(most.position):
@@ -108,11 +108,11 @@ async def find(question: Question) -> Finding:
             f"{first.title} and {second.title} are both no device",
             hint="one side has to compute single operations; see asyncnn devices",
         )
-    question.tell("running the models as they are")
+    question.on_step("running the models as they are")
     outputs = _whole(
         await device.outputs(here), await other.outputs(there), device, other, question
     )
-    question.tell("comparing tensors and single operations")
+    question.on_step("comparing tensors and single operations")
     level = Level(device, other, pairing, question.allowed)
     await level.measure(here, there)
     if not level.tensors:
@@ -120,7 +120,7 @@ async def find(question: Question) -> Finding:
             "no tensor is the same in both models",
             hint="compare two kinds of one network",
         )
-    question.tell("looking into control flow")
+    question.on_step("looking into control flow")
     entries = await _entries(level, "")
     found = Finding(
         entries=entries,
@@ -133,7 +133,7 @@ async def find(question: Question) -> Finding:
     )
     if found.first or found.passed or not isinstance(other, DeviceSide):
         return found
-    question.tell("looking for what the whole model does otherwise")
+    question.on_step("looking for what the whole model does otherwise")
     position = await _bisected(level, other)
     entry = None if position is None else entries[position]
     return msgspec.structs.replace(found, only_whole=entry)

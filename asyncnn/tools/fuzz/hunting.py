@@ -39,7 +39,7 @@ class FuzzFinding(msgspec.Struct, frozen=True):
     """Bytes that a target does not answer as it has to.
 
     ``kind`` is ``crash``, ``hang`` or ``error``; ``where`` is the same for the same
-    cause, as far as can be told. ``command`` tries the ``file`` again. Of a driver,
+    cause, as far as is known. ``command`` tries the ``file`` again. Of a driver,
     ``recording`` is a file of the calls that it was asked for.
     """
 
@@ -169,24 +169,24 @@ def watched(order: WorkOrder) -> WorkerEnd:
             finally:
                 process.kill()
         status = process.returncode
-        told = words.read_text(errors="replace")
+        output = words.read_text(errors="replace")
         outcome = WorkerEnd(note.head[0], max(seconds, 1e-3), note.data)
         if note.calls.exists():
             outcome = replace(outcome, calls=note.calls.read_bytes())
         if hangs:
-            where = f"hang at {_place(told)}"
+            where = f"hang at {_place(output)}"
             return replace(outcome, kind="hang", problem="took 5 s", where=where)
         if note.words:
             problem, _, where = note.words.partition("\n")
             return replace(outcome, kind="error", problem=problem, where=where)
         if status in (0, -signal.SIGKILL) or not note.head[0]:
-            return replace(outcome, problem=told.strip().rpartition("\n")[2][:300])
+            return replace(outcome, problem=output.strip().rpartition("\n")[2][:300])
         name = cause_of(status)
         return replace(
             outcome,
             kind="crash",
-            problem=f"the process ended by {name}: {_last_words(told)}",
-            where=f"{name} at {_place(told)}",
+            problem=f"the process ended by {name}: {_last_words(output)}",
+            where=f"{name} at {_place(output)}",
         )
 
 
@@ -227,9 +227,9 @@ def _wait(
     return False, time.monotonic() - (ready or started)
 
 
-def _place(told: str) -> str:
+def _place(output: str) -> str:
     """Return the newest places of what `faulthandler` has written."""
-    lines = told.partition(_FIRST_LINE)[2].splitlines()[1:4]
+    lines = output.partition(_FIRST_LINE)[2].splitlines()[1:4]
     places = [line.replace('"', "").split(", ") for line in lines if ", line " in line]
     return " < ".join(
         f"{Path(each[0].split('File ')[-1]).name}:{each[1].split()[1]}"
@@ -237,7 +237,7 @@ def _place(told: str) -> str:
     )
 
 
-def _last_words(told: str) -> str:
+def _last_words(output: str) -> str:
     """Return the line that native code has written before its process ended."""
-    lines = told.partition("Fatal Python error")[0].strip().splitlines()
+    lines = output.partition("Fatal Python error")[0].strip().splitlines()
     return lines[-1][:300] if lines else "it said nothing"

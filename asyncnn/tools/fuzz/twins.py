@@ -157,8 +157,8 @@ def same_ring(data: bytes) -> None:
     """
     rings = [_ring(base) for base in (OpenRing.__base__, PythonRing)]
     for at in range(0, len(data) - 3, 4):
-        told = [_done(ring, words, data[at : at + 4]) for ring, words in rings]
-        same(f"step {at // 4}", *told)
+        results = [_done(ring, words, data[at : at + 4]) for ring, words in rings]
+        same(f"step {at // 4}", *results)
         same("words", *[[words[each] for each in _WORDS] for _, words in rings])
 
 

@@ -73,7 +73,7 @@ class Note:
         self._data[start : start + len(data)] = data
         _HEAD.pack_into(self._data, 0, executions, len(data), 0, 1)
 
-    def tell(self, words: str) -> None:
+    def note(self, words: str) -> None:
         """Note what was found."""
         executions, size, _, is_ready = self.head
         data = words.encode(errors="replace")[:_WORDS_BYTES]
@@ -98,7 +98,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     ``targets`` is the module that has it in its table. The originals are the target's
     and the files of ``corpus``. With ``is_guided``, coverage says what is kept. What
-    fails at one of the ``known`` places is not told again. If there is an ``input``,
+    fails at one of the ``known`` places is not noted again. If there is an ``input``,
     that file alone is tried; if it ``shrinks``, parts of it are, and the smallest that
     ends in the same way is written there instead. It ends with its ``watcher``.
     """
@@ -169,7 +169,7 @@ class Feeder:
                 os._exit(0)  # to be begun anew
             return
         keep_calls_of(os.getpid(), self._note.calls)
-        self._note.tell(f"{problem[:500]}\n{where}")
+        self._note.note(f"{problem[:500]}\n{where}")
         os._exit(1)
 
 

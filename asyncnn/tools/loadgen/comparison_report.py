@@ -164,8 +164,8 @@ _GOAL_HEADINGS = ("", "scenario", "beside", "figure", "ratio", "goal")
 
 def _title(section: ComparedSection) -> str:
     bound = format_duration(section.bound_us) if section.bound_us else ""
-    told = bound and f", p99 below {bound}"
-    return f"{section.model}: {section.name}{told}, {section.queries:,} queries"
+    limit = bound and f", p99 below {bound}"
+    return f"{section.model}: {section.name}{limit}, {section.queries:,} queries"
 
 
 def _row(section: ComparedSection, system: str) -> Iterator[str]:

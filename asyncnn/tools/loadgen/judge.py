@@ -106,8 +106,8 @@ def _conducted(
     sut = loadgen.ConstructSUT(system.issue, _nothing_held)
     qsl = loadgen.ConstructQSL(count, count, _loaded, _loaded)
     try:
-        told = test_settings(loadgen, settings)
-        loadgen.StartTestWithLogSettings(sut, qsl, told, logs, "")
+        made = test_settings(loadgen, settings)
+        loadgen.StartTestWithLogSettings(sut, qsl, made, logs, "")
     finally:
         loadgen.DestroyQSL(qsl)
         loadgen.DestroySUT(sut)
@@ -128,25 +128,25 @@ def _loaded(indexes: Sequence[int]) -> None:
 
 def test_settings(loadgen: Any, settings: Settings) -> Any:
     """Return LoadGen's own `TestSettings`."""
-    told = loadgen.TestSettings()
-    told.scenario = getattr(loadgen.TestScenario, settings.scenario)
+    made = loadgen.TestSettings()
+    made.scenario = getattr(loadgen.TestScenario, settings.scenario)
     modes = loadgen.TestMode
-    told.mode = modes.AccuracyOnly if settings.accuracy else modes.PerformanceOnly
-    told.min_query_count = settings.queries
-    told.min_duration_ms = round(settings.seconds * 1000)
+    made.mode = modes.AccuracyOnly if settings.accuracy else modes.PerformanceOnly
+    made.min_query_count = settings.queries
+    made.min_duration_ms = round(settings.seconds * 1000)
     if settings.target_qps is not None:
-        told.server_target_qps = settings.target_qps
-        told.offline_expected_qps = settings.target_qps
+        made.server_target_qps = settings.target_qps
+        made.offline_expected_qps = settings.target_qps
     if settings.latency_bound_s is not None:
-        told.server_target_latency_ns = round(settings.latency_bound_s * 1e9)
+        made.server_target_latency_ns = round(settings.latency_bound_s * 1e9)
     if settings.expected_s is not None:
-        told.single_stream_expected_latency_ns = max(
+        made.single_stream_expected_latency_ns = max(
             1, round(settings.expected_s * 1e9)
         )
-        each = told.multi_stream_samples_per_query
+        each = made.multi_stream_samples_per_query
         expected_ns = settings.expected_s * 1e9 * each
-        told.multi_stream_expected_latency_ns = max(1, round(expected_ns))
-    return told
+        made.multi_stream_expected_latency_ns = max(1, round(expected_ns))
+    return made
 
 
 _RULES = {
@@ -168,33 +168,33 @@ def read_verdict(folder: Path, settings: Settings) -> LoadGenVerdict:
 
     :raises InvalidArgumentError: if there is no such log.
     """
-    told: dict[str, Any] = {}
+    log: dict[str, Any] = {}
     errors: list[str] = []
     for line in (folder / _DETAIL_LOG).read_text().splitlines():
         if line.startswith(_MARK):
             entry = json.loads(line.removeprefix(_MARK))
-            told[entry["key"]] = entry["value"]
+            log[entry["key"]] = entry["value"]
             if entry["metadata"]["is_error"]:
                 errors.append(str(entry["value"]))
     if settings.accuracy:
         return LoadGenVerdict(
             scenario=settings.scenario, valid=not errors, reasons=tuple(errors)
         )
-    reasons = [rule for key, rule in _RULES.items() if told.get(key) is False]
+    reasons = [rule for key, rule in _RULES.items() if log.get(key) is False]
     each = "_per_query" if settings.scenario is Scenario.MULTI_STREAM else ""
 
     def percentile(number: str) -> float:
-        return float(told.get(f"result_{number}_percentile{each}_latency_ns", 0)) / 1000
+        return float(log.get(f"result_{number}_percentile{each}_latency_ns", 0)) / 1000
 
-    queries = int(told.get("result_query_count", 0))
-    rate = float(told.get(_RATES.get(settings.scenario, ""), 0.0))
+    queries = int(log.get("result_query_count", 0))
+    rate = float(log.get(_RATES.get(settings.scenario, ""), 0.0))
     if settings.scenario is Scenario.MULTI_STREAM:
-        mean_ns = float(told.get("result_mean_query_latency_ns", 0.0))
-        samples = float(told.get("effective_samples_per_query", 0.0))
+        mean_ns = float(log.get("result_mean_query_latency_ns", 0.0))
+        samples = float(log.get("effective_samples_per_query", 0.0))
         rate = samples * 1e9 / mean_ns if mean_ns else 0.0
     return LoadGenVerdict(
         scenario=settings.scenario,
-        valid=told.get("result_validity") == "VALID" and not errors,
+        valid=log.get("result_validity") == "VALID" and not errors,
         reasons=(*reasons, *errors),
         queries=queries,
         rate=rate,

@@ -319,7 +319,7 @@ async def served_model(
         address, options=(("grpc.max_receive_message_length", -1),)
     ) as channel:
 
-        async def told(method: str, data: bytes = b"") -> Any:
+        async def called(method: str, data: bytes = b"") -> Any:
             call = channel.unary_unary(f"/{SERVICE}/{method}")
             try:
                 return message_class(f"{method}Response").FromString(await call(data))
@@ -328,12 +328,12 @@ async def served_model(
                 raise GeneralFailureError(words) from None
 
         async def execute(number: int) -> Sequence[Array]:
-            answer = await told("ModelInfer", samples[number])
+            answer = await called("ModelInfer", samples[number])
             names = [each.name for each in answer.outputs]
             found = dict(zip(names, answer.raw_output_contents, strict=True))
             return [np.frombuffer(found[i.name], np.uint8) for i in named.outputs]
 
-        server = await told("ServerMetadata")
+        server = await called("ServerMetadata")
         yield ServedModel(server.name, server.version, execute)
 
 

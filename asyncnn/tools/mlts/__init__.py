@@ -45,7 +45,7 @@ _LIBRARIES = ("ai-edge-litert", "onnxruntime")
 _NO_ENERGY = "energy: the machine does not say, or not to this user"
 _SMALL_MODEL = "digits_float.asyncnn"
 
-Told: TypeAlias = Callable[[int, int, str], None]
+OnStep: TypeAlias = Callable[[int, int, str], None]
 """Gets how many steps of how many are done, and which was the last."""
 
 
@@ -68,7 +68,7 @@ def chosen_devices(names: Sequence[str]) -> list[str]:
 async def run_suite(
     models: Sequence[SuiteModel],
     suite: Suite,
-    told: Told = lambda done, total, what: None,
+    on_step: OnStep = lambda done, total, what: None,
     kept: Callable[[SuiteReport], None] = lambda report: None,
 ) -> SuiteReport:
     """Measure models, each on all devices, paths and transports by turns.
@@ -80,10 +80,10 @@ async def run_suite(
     """
     steps, total = 0, len(models) * (ROUNDS + 1)
 
-    def tell(what: str) -> None:
+    def step_done(what: str) -> None:
         nonlocal steps
         steps += 1
-        told(steps, total, what)
+        on_step(steps, total, what)
 
     rows: list[SuiteRow] = []
     meter = EnergyMeter.found(suite.powercap)
@@ -111,7 +111,7 @@ async def run_suite(
         _warm_up_peers(suite.peers, models)
         try:
             for number, model in enumerate(models, 1):
-                await measure_model(model, targets, suite, meter, tell, rows)
+                await measure_model(model, targets, suite, meter, step_done, rows)
                 steps = number * (ROUNDS + 1)
         except CancelledError:
             if any(row.latency is not None for row in rows):

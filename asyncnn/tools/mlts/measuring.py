@@ -150,12 +150,12 @@ async def measure_model(
     targets: Sequence[MeasuredDevice],
     suite: Suite,
     meter: EnergyMeter | None,
-    told: Callable[[str], None],
+    step_done: Callable[[str], None],
     rows: list[SuiteRow],
 ) -> None:
     """Prepare a model everywhere, judge its outputs, and time it in rounds.
 
-    ``told`` is called after it is prepared and after each of `ROUNDS`. Rows are added,
+    ``step_done`` is called after it is prepared and each of `ROUNDS`. Rows are added,
     of what was measured until then if this is cancelled. What refuses the model, or
     fails with it, is a row that says why.
     """
@@ -183,12 +183,12 @@ async def measure_model(
                 )
         for entry in entries:
             await entry.try_out(trial)
-        told(f"{name}, prepared")
+        step_done(f"{name}, prepared")
         try:
             for number in range(ROUNDS):
                 for entry in rotated(entries, number):
                     await entry.run_batch(suite, meter)
-                told(f"{name}, round {number + 1} of {ROUNDS}")
+                step_done(f"{name}, round {number + 1} of {ROUNDS}")
         finally:
             accuracies = judged(trial, entries)
             found = [

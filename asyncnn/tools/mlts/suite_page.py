@@ -82,17 +82,17 @@ def _summary(report: SuiteReport) -> str:
     failures = {row.model for row in report.failures()}
     judged = {row.model for row in report.rows if row.accuracy and not row.is_peer}
     measured = {row.way for row in report.rows if row.latency}
-    told = (
+    text = (
         f"{counted(len(report.models), 'model')} on "
         f"{counted(len(measured), 'way')} to run them, measured by turns in one run. "
     )
     if report.interrupted:
-        told += f"It was {report.interrupted}. "
+        text += f"It was {report.interrupted}. "
     if not judged:
-        return told + "Nothing was there to judge outputs by."
+        return text + "Nothing was there to judge outputs by."
     if not failures:
-        return told + f"The outputs of {counted(len(judged), 'model')} are accurate."
-    return told + f"Outputs are off: {', '.join(sorted(failures))}."
+        return text + f"The outputs of {counted(len(judged), 'model')} are accurate."
+    return text + f"Outputs are off: {', '.join(sorted(failures))}."
 
 
 def _tables(report: SuiteReport) -> Iterator[pages.Part]:

@@ -45,11 +45,11 @@ def headlines(profile: Profile) -> list[str]:
     run, observed, observing = map(
         format_duration, (profile.run_us, profile.observed_us, profile.observing_us)
     )
-    tells = round(profile.observing_us)
+    is_shown = round(profile.observing_us)
     lines = [
         f"On {where}. A run takes {run}, the median of {profile.runs}. While it is "
         f"recorded it takes {observed}, as stages are longer then"
-        + (f"; {observing} to time operations are taken off." if tells else "."),
+        + (f"; {observing} to time operations are taken off." if is_shown else "."),
         f"{profile.operations_share:.1%} of an observed run are operations; "
         f"{min(profile.accounted, 1):.1%} are accounted for. "
         f"Inputs: {profile.inputs}.",

@@ -132,19 +132,19 @@ def differing_routes(
     record: CallRecord, repetition: Repetition, device: IDevice
 ) -> Iterator[CallDifference]:
     """Yield which models are divided among devices in another way than they were."""
-    for told in record.routes:
-        prepared = repetition.prepared.get(told.model)
+    for each in record.routes:
+        prepared = repetition.prepared.get(each.model)
         if isinstance(device, IRouting) and prepared is not None:
             route = device.usual_route(prepared)
-            if route is not None and route != told.route:
-                what = f"the route of model {told.model}"
-                yield CallDifference(0, "prepare", what, str(told.route), str(route))
+            if route is not None and route != each.route:
+                what = f"the route of model {each.model}"
+                yield CallDifference(0, "prepare", what, str(each.route), str(route))
 
 
 def death_of(
     record: CallRecord, repetition: Repetition, cause: AsyncnnError
 ) -> CallDifference:
-    """Return what tells that the driver died, at the first call that it did not end."""
+    """Return that the driver died, at the first call that it did not end."""
     lost = ErrorStatus.DEVICE_UNAVAILABLE
     places = [
         n for n, each in sorted(repetition.outcomes.items()) if each.status == lost
@@ -176,10 +176,10 @@ def judged(
             by_time += 1
             continue
         if differing_status(call, outcome):
-            told = status_name(outcome.status)
-            told = f"{told}: {outcome.reason}" if outcome.reason else told
+            ending = status_name(outcome.status)
+            ending = f"{ending}: {outcome.reason}" if outcome.reason else ending
             differences.append(
-                CallDifference(place, name, "status", status_name(call.status), told)
+                CallDifference(place, name, "status", status_name(call.status), ending)
             )
             continue
         request, model = record.requests.get(call.subject), repetition.model_of(call)
@@ -188,8 +188,8 @@ def judged(
         if call.kind is CallKind.COPY_TO:
             compared += 1
             if call.outputs[:1] != outcome.outputs[:1] and call.outputs:
-                told = "other bytes"
-                differences.append(CallDifference(place, name, "buffer", "", told))
+                found = "other bytes"
+                differences.append(CallDifference(place, name, "buffer", "", found))
         elif request is not None and model is not None and call.outputs:
             if not outcome.outputs or not is_complete(call, request):
                 continue

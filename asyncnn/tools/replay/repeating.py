@@ -195,9 +195,9 @@ class Repetition:
             case CallKind.SUPPORTED:
                 return self._querying(call.subject)
             case CallKind.ALLOCATE:
-                told = _recorded(self._record.buffers, call.buffer, "buffer")
-                models = [await self._model(number) for number in told.models]
-                return self._allocated(told, models)
+                found = _recorded(self._record.buffers, call.buffer, "buffer")
+                models = [await self._model(number) for number in found.models]
+                return self._allocated(found, models)
             case CallKind.COPY_TO | CallKind.COPY_FROM:
                 return await self._copy(call)
             case CallKind.LOAD:
@@ -242,22 +242,22 @@ class Repetition:
         return ended()
 
     async def _allocated(
-        self, told: RecordedBuffer, models: list[IPreparedModel]
+        self, recorded: RecordedBuffer, models: list[IPreparedModel]
     ) -> _Ended:
-        roles = told.input_roles, told.output_roles
+        roles = recorded.input_roles, recorded.output_roles
         status, buffer, token = await self._device.allocate(
-            BufferDesc(told.dimensions), models, *roles
+            BufferDesc(recorded.dimensions), models, *roles
         )
         if status is ErrorStatus.NONE:
-            self._buffers[told.token] = buffer, BufferToken(token)
+            self._buffers[recorded.token] = buffer, BufferToken(token)
         return status, "", ()
 
     async def _buffer(self, token: int) -> tuple[IBuffer | None, BufferToken]:
         if token not in self._buffers:
-            for told in self._record.buffers.values():
-                if told.token == token:
-                    models = [await self._model(number) for number in told.models]
-                    await self._allocated(told, models)
+            for each in self._record.buffers.values():
+                if each.token == token:
+                    models = [await self._model(number) for number in each.models]
+                    await self._allocated(each, models)
         return _recorded(self._buffers, token, "buffer")
 
     async def _copy(self, call: RecordedCall) -> Awaitable[_Ended]:
@@ -279,11 +279,11 @@ class Repetition:
         return self._pool(RecordedPool(-call.connection, call.number))
 
     async def _execute(self, place: int, call: RecordedCall) -> Awaitable[_Ended]:
-        told = _recorded(self._record.requests, call.subject, "request")
-        prepared = await self._model(told.model)
-        pools = [await self._named(pool) for pool in told.pools]
-        request = Request(told.inputs, told.outputs, tuple(pools))
-        self._write_inputs(place, call, told)
+        recorded = _recorded(self._record.requests, call.subject, "request")
+        prepared = await self._model(recorded.model)
+        pools = [await self._named(pool) for pool in recorded.pools]
+        request = Request(recorded.inputs, recorded.outputs, tuple(pools))
+        self._write_inputs(place, call, recorded)
         options = ExecutionOptions(
             measure=_enumerator(MeasureTiming, call.measure),
             deadline=_past_or_none(call),
@@ -355,7 +355,7 @@ class Repetition:
         return memory
 
     def _write_inputs(
-        self, place: int, call: RecordedCall, told: RecordedRequest
+        self, place: int, call: RecordedCall, recorded: RecordedRequest
     ) -> None:
         """Give a call its inputs, but for those that one under way is to write."""
         pending: list[PoolSpan] = []
@@ -364,8 +364,8 @@ class Repetition:
             pending += spans
             if any(a.meets(b) for a in spans for b in self._spans(place)):
                 self._overwritten.add(other)
-        for argument, data in zip(told.inputs, call.details.inputs, strict=False):
-            span = _span(told, argument)
+        for argument, data in zip(recorded.inputs, call.details.inputs, strict=False):
+            span = _span(recorded, argument)
             if data is None or span is None:
                 continue
             if len(data) != span.end - span.start:
@@ -376,18 +376,18 @@ class Repetition:
     def _spans(self, place: int) -> Iterable[PoolSpan]:
         """Yield where the outputs of a call lie."""
         call = self._record.calls[place]
-        told = self._record.requests.get(call.subject)
-        if told is not None and call.kind in EXECUTIONS:
-            found = (_span(told, argument) for argument in told.outputs)
+        recorded = self._record.requests.get(call.subject)
+        if recorded is not None and call.kind in EXECUTIONS:
+            found = (_span(recorded, argument) for argument in recorded.outputs)
             yield from (span for span in found if span is not None)
 
     def _outputs(self, call: RecordedCall) -> tuple[bytes | None, ...]:
         if call.kind is CallKind.COPY_TO:
             return (bytes(view(self._copied(call))),)
-        told = self._record.requests.get(call.subject)
-        if told is None or call.kind not in EXECUTIONS:
+        recorded = self._record.requests.get(call.subject)
+        if recorded is None or call.kind not in EXECUTIONS:
             return ()
-        spans = [_span(told, argument) for argument in told.outputs]
+        spans = [_span(recorded, argument) for argument in recorded.outputs]
         return tuple(
             None
             if span is None
@@ -396,23 +396,23 @@ class Repetition:
         )
 
 
-def is_complete(call: RecordedCall, told: RecordedRequest) -> bool:
+def is_complete(call: RecordedCall, recorded: RecordedRequest) -> bool:
     """Return whether all inputs of an execution were recorded, or are in buffers."""
     given = call.details.inputs
-    for place, argument in enumerate(told.inputs):
-        if _span(told, argument) is not None and (
+    for place, argument in enumerate(recorded.inputs):
+        if _span(recorded, argument) is not None and (
             place >= len(given) or given[place] is None
         ):
             return False
     return True
 
 
-def _span(told: RecordedRequest, argument: RequestArgument) -> PoolSpan | None:
+def _span(recorded: RecordedRequest, argument: RequestArgument) -> PoolSpan | None:
     """Return where an argument lies; None if it is in no pool, or outside of it."""
     place = argument.location
-    if argument.has_no_value or not 0 <= place.pool_index < len(told.pools):
+    if argument.has_no_value or not 0 <= place.pool_index < len(recorded.pools):
         return None
-    pool = told.pools[place.pool_index]
+    pool = recorded.pools[place.pool_index]
     end = place.offset + place.length
     if pool.is_buffer or not 0 <= place.offset <= end <= pool.size:
         return None

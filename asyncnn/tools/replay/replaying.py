@@ -63,8 +63,8 @@ async def replayed(request: ReplayRequest) -> ReplayReport:
     """
     record = request.record
     async with _trials(request) as trials:
-        told = [await trials.judge(record) for _ in range(request.rounds)]
-    report = next((each for each in told if not each.passed), told[0])
+        rounds = [await trials.judge(record) for _ in range(request.rounds)]
+    report = next((each for each in rounds if not each.passed), rounds[0])
     return replace(report, times=times_of(record, trials.repetitions))
 
 

@@ -28,7 +28,7 @@ __all__ = ("CASES", "SOAK", "Stress", "StressCase", "StressReport", "run_stress"
 
 _LIBRARIES = ("ai-edge-litert", "onnxruntime")
 
-Told: TypeAlias = Callable[[int, int, str], None]
+OnCase: TypeAlias = Callable[[int, int, str], None]
 """Gets how many cases of how many are done, and which is the next."""
 
 
@@ -57,7 +57,7 @@ class Stress(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_stress(
     stress: Stress,
-    told: Told = lambda done, total, what: None,
+    on_case: OnCase = lambda done, total, what: None,
     kept: Callable[[StressReport], None] = lambda report: None,
 ) -> StressReport:
     """Try each case on each device by each transport, one after the other.
@@ -89,7 +89,7 @@ def run_stress(
         stress.folder.mkdir(parents=True, exist_ok=True)
     try:
         for number, (case, device, transport) in enumerate(ways):
-            told(number, len(ways), f"{case.name}, {device}, {transport}")
+            on_case(number, len(ways), f"{case.name}, {device}, {transport}")
             trial = _trial(stress, len(ways), case, device, transport)
             row, grown = _tried(trial)
             rows.append(row)

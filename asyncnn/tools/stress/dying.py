@@ -91,7 +91,7 @@ async def leaving(place: StressPlace) -> None:
             way = place.rng.choice(("exit", "close", "cancel"))
             if way == "exit":
                 place.counts[way] += 1
-                place.tell()
+                place.report()
                 os._exit(0)
             if way == "cancel":
                 for task in tasks:

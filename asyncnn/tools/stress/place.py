@@ -1,4 +1,4 @@
-"""What the body of a process under stress is given: an order, and a way to tell."""
+"""What the body of a process under stress is given: an order, and a way to report."""
 
 import asyncio
 import os
@@ -97,10 +97,10 @@ Body: TypeAlias = Callable[["StressPlace"], Coroutine[Any, Any, None]]
 
 
 class StressPlace:
-    """What a body knows of its process, and by what it tells how far it is."""
+    """What a body knows of its process, and by what it reports how far it is."""
 
     def __init__(self, order: StressOrder, span: StressSpan, output: int) -> None:
-        """Tell to the descriptor ``output``."""
+        """Report to the descriptor ``output``."""
         self.order = order
         self.span = span
         self.output = output
@@ -108,7 +108,7 @@ class StressPlace:
         self.counts: Counter[str] = Counter()
         self.figures: dict[str, list[float]] = {}
         self._lock = threading.Lock()  # bodies may have threads
-        self._told = 0.0
+        self._reported = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -136,15 +136,15 @@ class StressPlace:
             raise NotApplicableError("the device does not compute the model")
 
     def done(self, what: str, count: int = 1) -> None:
-        """Count what was verified; that is told now and then."""
+        """Count what was verified; that is reported now and then."""
         with self._lock:
             self.counts[what] += count
-            if time.monotonic() > self._told + _BEATS_S:
-                self.tell()
+            if time.monotonic() > self._reported + _BEATS_S:
+                self.report()
 
-    def tell(self, problem: str = "", *, is_skipped: bool = False) -> None:
+    def report(self, problem: str = "", *, is_skipped: bool = False) -> None:
         """Write a line to the process that watches."""
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         beat = Beat(
             counts=dict(self.counts),
             figures=self.figures,

@@ -83,10 +83,10 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
 def page_of(report: StressReport) -> pages.Page:
     """Return the page of a report: a table of the outcomes, and plots of a soak."""
     failures = [row for row in report.rows if not row.has_passed]
-    told = f"{counted(len(report.rows), 'case')} tried, {len(failures)} failed."
+    summary = f"{counted(len(report.rows), 'case')} tried, {len(failures)} failed."
     columns = ("case", "device", "transport", "outcome", "verified", "processes")
     parts: list[pages.Part] = [
-        pages.Text(told),
+        pages.Text(summary),
         pages.SortableTable(
             title="Outcomes",
             columns=[
@@ -120,7 +120,7 @@ def page_of(report: StressReport) -> pages.Page:
 def growth_text(growth: Growth) -> str:
     """Say what a quantity gains in an hour, and whether that is too much."""
     if growth.noise is None:
-        return f"{growth.name}: too few values to tell whether it grows"
+        return f"{growth.name}: too few values to say whether it grows"
     verdict = "grows" if growth.grows else "does not grow"
     return (
         f"{growth.name} {verdict}: {growth.slope:+.3g} {growth.unit}/h give or take "

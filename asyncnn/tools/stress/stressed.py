@@ -59,13 +59,13 @@ def main(text: str) -> int:
         body: Body = imported(order.body)
         asyncio.run(body(place))
         CountedCallback.check()  # some may have been notified again much later
-        place.tell()
+        place.report()
     except NotApplicableError as reason:
-        place.tell(str(reason), is_skipped=True)
+        place.report(str(reason), is_skipped=True)
     except BaseException as error:
         traceback.print_exc()
         reasons = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
-        place.tell("; ".join(f"{type(each).__name__}: {each}" for each in reasons))
+        place.report("; ".join(f"{type(each).__name__}: {each}" for each in reasons))
         return FAILED
     return 0
 

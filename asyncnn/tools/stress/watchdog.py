@@ -109,11 +109,11 @@ class _Client:
         self.seen, self._rest = time.monotonic(), b""
 
     def hear(self) -> bool:
-        """Take what the process has told; return whether there was anything."""
+        """Take what the process has reported; return whether there was anything."""
         assert self.process is not None
         assert self.process.stdout is not None
-        told = self.process.stdout.read() or b""
-        *lines, self._rest = (self._rest + told).split(b"\n")
+        output = self.process.stdout.read() or b""
+        *lines, self._rest = (self._rest + output).split(b"\n")
         if lines:
             self.seen, self.is_ready = time.monotonic(), True
             self.beat = msgspec.json.decode(lines[-1], type=Beat)
@@ -291,17 +291,17 @@ class _Watchdog:
         process, latest = self._driver.process, time.monotonic() + _LEFT_S
         while (left := sockets_of(process.pid) - self._sockets) > 0:
             if time.monotonic() > latest:
-                told = f"the driver keeps {left} sockets of clients that are gone"
-                raise FindingError(FAILURE, told)
+                problem = f"the driver keeps {left} sockets of clients that are gone"
+                raise FindingError(FAILURE, problem)
             time.sleep(LOOK_S)
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             take_stacks(process)
-            told = f"the driver does not end in {_STOP_S:g} s"
-            raise FindingError(HANG, told) from None
-        self._look_at_driver(", told to end,")
+            problem = f"the driver does not end in {_STOP_S:g} s"
+            raise FindingError(HANG, problem) from None
+        self._look_at_driver(", asked to end,")
 
 
 def sockets_of(pid: int) -> int:

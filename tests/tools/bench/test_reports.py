@@ -225,7 +225,7 @@ def test_notes_say_what_tables_do_not(name: str, notes: list[str]) -> None:
 def test_idle_loops_have_no_goal_but_are_remarked_on() -> None:
     report = responsiveness(met=True, idle_ms=90)
     assert report.met
-    assert any("too busy to tell" in note for note in report.notes)
+    assert any("too busy to judge" in note for note in report.notes)
 
 
 def test_a_peer_that_is_missing_is_told_of_once() -> None:

@@ -28,8 +28,8 @@ async def kept(
 
     async def save(found: Finding) -> None:
         assert places(found)[0] == places(found)[1]
-        assert found.told is not None
-        evidence.append(await keep(found.told, path, ("one", "other"), ()))
+        assert found.to_look_into is not None
+        evidence.append(await keep(found.to_look_into, path, ("one", "other"), ()))
 
     await between(named, type_, plus(0.5), samples=samples, then=save)
     return evidence[0]

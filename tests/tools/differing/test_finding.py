@@ -263,7 +263,7 @@ async def test_error_within_tolerance_is_named_but_does_not_diverge() -> None:
     )
     assert found.passed
     assert places(found) == [None, "1"]
-    assert found.told is found.most
+    assert found.to_look_into is found.most
 
 
 async def test_what_is_no_number_on_one_side_diverges() -> None:

@@ -22,7 +22,7 @@ from asyncnn.tools.stress.place import (
 
 def _begun(place: StressPlace) -> None:
     place.done("began")
-    place.tell()
+    place.report()
 
 
 async def waits_for_ever(place: StressPlace) -> None:

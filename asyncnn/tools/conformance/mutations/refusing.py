@@ -38,15 +38,15 @@ class _Witness(hal.IPreparedModelCallback, hal.IExecutionCallback):
     def __init__(self) -> None:
         super().__init__()
         self.outcomes: list[tuple[Any, ...]] = []
-        self._told = asyncio.Event()
+        self._notified = asyncio.Event()
 
     def notify_1_3(self, *outcome: Any, **_: Any) -> None:
         self.outcomes.append(outcome)
-        self._told.set()
+        self._notified.set()
 
     async def complete(self) -> None:
         """Wait for the first notification, and a round of the loop for a second."""
-        await self._told.wait()
+        await self._notified.wait()
         await asyncio.sleep(0)
 
 
@@ -135,8 +135,8 @@ def refusal_problems(result: ExecutionResult) -> list[str]:
     problems: list[str] = []
     if result.status not in _REFUSALS:
         problems = [f"burst: {result.status!r}, expected a refusal"]
-    told = (result.output_shapes, result.timing)
-    return problems + _unless(told, ((), hal.NO_TIMING), "burst")
+    found = (result.output_shapes, result.timing)
+    return problems + _unless(found, ((), hal.NO_TIMING), "burst")
 
 
 async def in_time(judging: Awaitable[list[str]]) -> list[str]:
@@ -194,15 +194,15 @@ async def _judge_burst(mutant: RequestMutant, burst: BurstController) -> list[st
 
 
 async def _judge_launch(
-    status: hal.ErrorStatus, told: _Witness, expected: tuple[object, ...], way: Way
+    status: hal.ErrorStatus, witness: _Witness, expected: tuple[object, ...], way: Way
 ) -> list[str]:
     problems: list[str] = []
     if not way.is_bare:
         problems += _unless(status, _INVALID, "launch")
-        problems += _unless(len(told.outcomes), 1, "notifications within the launch")
-    await told.complete()
-    problems += _unless(len(told.outcomes), 1, "notifications")
-    return problems + _unless(told.outcomes[0], expected, "notification")
+        problems += _unless(len(witness.outcomes), 1, "notifications within the launch")
+    await witness.complete()
+    problems += _unless(len(witness.outcomes), 1, "notifications")
+    return problems + _unless(witness.outcomes[0], expected, "notification")
 
 
 def _unless(actual: object, expected: object, what: str) -> list[str]:
