@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).parents[1]
-"""The checkout, whose code and tests the pages tell of."""
+"""The checkout, whose code and tests the pages are about."""
 
 
 class GeneratedPart(msgspec.Struct, frozen=True):

@@ -69,7 +69,7 @@ prepare_model(): Prepares for a fast single answer, MEDIUM, without deadline and
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
 model: Has to be valid in 1.0.
 - hal/versions/test_device.py::test_what_a_version_does_not_have_is_refused_there
-callback: Is told by `notify`, with a status of 1.0.
+callback: Is notified by `notify`, with a status of 1.0.
 - hal/versions/test_device.py::test_null_callbacks_are_invalid
 - hal/versions/test_device.py::test_statuses_of_1_3_do_not_reach_an_older_callback
 get_status(): AVAILABLE, BUSY while a queue is full, OFFLINE when it is closed.
@@ -89,7 +89,7 @@ model: Has to be valid in 1.1.
 - hal/versions/test_device.py::test_what_a_version_does_not_have_is_refused_there
 preference: As for `prepare_model_1_3`.
 - hal/versions/test_device.py::test_a_preference_and_cache_of_an_older_call_count
-callback: Is told by `notify`.
+callback: Is notified by `notify`.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
 
 # IDevice 1.2
@@ -121,7 +121,7 @@ data_cache: As for `prepare_model_1_3`.
 - hal/versions/test_device.py::test_1_0_cannot_leave_output_dimensions_of_a_cached_model_open
 token: As for `prepare_model_1_3`.
 - hal/versions/test_device.py::test_a_preference_and_cache_of_an_older_call_count
-callback: Is told by `notify_1_2`, with a status of 1.2.
+callback: Is notified by `notify_1_2`, with a status of 1.2.
 - hal/versions/test_device.py::test_1_0_cannot_leave_output_dimensions_of_a_cached_model_open
 prepare_model_from_cache(): Loads without a deadline.
 - hal/versions/test_device.py::test_1_0_cannot_leave_output_dimensions_of_a_cached_model_open
@@ -131,7 +131,7 @@ data_cache: As for `prepare_model_from_cache_1_3`.
 - hal/versions/test_device.py::test_1_0_cannot_leave_output_dimensions_of_a_cached_model_open
 token: As for `prepare_model_from_cache_1_3`.
 - hal/versions/test_device.py::test_a_preference_and_cache_of_an_older_call_count
-callback: Is told by `notify_1_2`.
+callback: Is notified by `notify_1_2`.
 - hal/versions/test_device.py::test_1_0_cannot_leave_output_dimensions_of_a_cached_model_open
 
 # IDevice, first draft of 1.2
@@ -160,7 +160,7 @@ preference: FAST_SINGLE_ANSWER has threads that are idle, LOW_POWER wakes none, 
 priority: Orders preparations and executions of a client.
 - devices/test_quality_of_service.py::test_a_high_execution_overtakes_low_ones
 - devices/test_preparing.py::test_a_high_one_passes_a_low_one_that_is_under_way
-deadline: Ends the preparation, which is told at that moment.
+deadline: Ends the preparation, which is reported at that moment.
 - devices/test_preparing.py::test_a_deadline_is_reported_when_it_passes
 - devices/test_quality_of_service.py::test_preparing_succeeds_or_misses_its_deadline
 model_cache: Gets what decides the results, authenticated.
@@ -205,11 +205,11 @@ output_roles: Which outputs it may be.
 - devices/test_domains_execution.py::TestRules::test_a_buffer_of_another_direction_is_refused
 
 # IPreparedModel 1.0
-execute(): Executes asynchronously and tells nothing but the status.
+execute(): Executes asynchronously and reports nothing but the status.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
 request: Leaves no dimensions of outputs open.
 - hal/versions/test_device.py::test_1_0_cannot_leave_output_dimensions_open
-callback: Is told by `notify`.
+callback: Is notified by `notify`.
 - hal/versions/test_device.py::test_null_callbacks_are_invalid
 - hal/versions/test_device.py::test_1_0_cannot_leave_output_dimensions_open
 
@@ -221,7 +221,7 @@ request: May leave dimensions of outputs open; has no tokens.
 - hal/versions/test_models.py::test_the_pools_of_a_request_decide_which_versions_can_carry_it
 measure: As for `execute_1_3`.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
-callback: Is told by `notify_1_2`.
+callback: Is notified by `notify_1_2`.
 - hal/versions/test_device.py::test_null_callbacks_are_invalid
 execute_synchronously(): Returns status, shapes and times.
 - hal/versions/test_device.py::test_a_model_of_1_2_executes_synchronously
@@ -269,7 +269,7 @@ deadline: Ends what waits and what runs; orders what is due at different times.
 loop_timeout_duration: Each WHILE has as long, 2 s if none is given, 15 s at most.
 - devices/test_execution.py::TestDeadline::test_a_loop_without_end_ends_at_its_timeout
 - engine/test_control_flow.py::TestWhile::test_no_timeout_is_longer_than_the_longest
-callback: Is told once; if it dies, the execution is cancelled.
+callback: Is notified once; if it dies, the execution is cancelled.
 - devices/test_execution.py::TestLaunch::test_a_null_callback_is_refused_without_notification
 - devices/test_execution.py::test_an_aborted_execution_lets_go_of_its_pools_at_once
 execute_synchronously_1_3(): Executes, and is awaited.
@@ -310,7 +310,7 @@ slot: One that is unknown is ignored.
 close(): Stands for letting go of the context: what runs is stopped, and no result sent.
 - burst/test_server.py::TestEnding::test_closing_stops_what_runs_without_a_result
 - burst/test_server.py::TestEnding::test_closing_lets_go_of_memories
-link_to_death(): Tells that the driver sends no more results.
+link_to_death(): Reports that the driver sends no more results.
 - burst/test_server.py::TestEnding::test_impossible_counters_are_the_end_of_the_burst
 recipient: Is called once, and not for a close.
 - burst/test_server.py::TestEnding::test_closing_is_no_death
@@ -342,7 +342,7 @@ get_execution_info(): GENERAL_FAILURE until the end, then status and both times.
 - devices/test_fenced.py::TestTiming::test_both_timings_are_there_if_asked_for
 
 # IPreparedModelCallback 1.0
-notify(): Tells of a preparation through 1.0 and 1.1.
+notify(): Reports a preparation through 1.0 and 1.1.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
 status: One of 1.0; newer ones become GENERAL_FAILURE.
 - hal/versions/test_device.py::test_statuses_of_1_3_do_not_reach_an_older_callback
@@ -350,7 +350,7 @@ prepared_model: There is one if and only if the status is NONE.
 - hal/versions/test_device.py::test_what_a_version_does_not_have_is_refused_there
 
 # IPreparedModelCallback 1.2
-notify_1_2(): Tells of a preparation through 1.2.
+notify_1_2(): Reports a preparation through 1.2.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
 status: One of 1.2.
 - hal/versions/test_models.py::test_statuses_of_1_3_are_general_failures_before_it
@@ -358,7 +358,7 @@ prepared_model: There is one if and only if the status is NONE.
 - hal/versions/test_device.py::test_a_model_of_1_2_executes_synchronously
 
 # IPreparedModelCallback 1.3
-notify_1_3(): Tells of a preparation.
+notify_1_3(): Reports a preparation.
 - devices/test_device.py::TestPrepare::test_a_launch_error_has_notified_when_the_call_returns
 status: How it ended.
 - test_callbacks.py::TestPreparedModelFuture::test_an_error_status_is_raised
@@ -367,13 +367,13 @@ prepared_model: There is one if and only if the status is NONE.
 - devices/test_quality_of_service.py::test_of_a_model_that_is_not_supported_there_is_no_prepared_one
 
 # IExecutionCallback 1.0
-notify(): Tells of an execution through 1.0.
+notify(): Reports an execution through 1.0.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
-status: All that is told.
+status: All that is reported.
 - hal/versions/test_device.py::test_1_0_cannot_leave_output_dimensions_open
 
 # IExecutionCallback 1.2
-notify_1_2(): Tells of an execution through 1.2.
+notify_1_2(): Reports an execution through 1.2.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
 status: One of 1.2.
 - hal/versions/test_models.py::test_statuses_of_1_3_are_general_failures_before_it
@@ -383,7 +383,7 @@ timing: As for `notify_1_3`.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
 
 # IExecutionCallback 1.3
-notify_1_3(): Tells of an execution, once.
+notify_1_3(): Reports an execution, once.
 - devices/test_storm.py::test_each_execution_ends_exactly_once_with_a_legal_status
 status: How it ended.
 - devices/test_storm.py::test_each_execution_ends_exactly_once_with_a_legal_status
@@ -410,7 +410,7 @@ G4: Without a callback the answer is INVALID_ARGUMENT, and nobody is notified.
 - devices/test_device.py::TestPrepare::test_a_null_callback_is_refused
 - devices/test_execution.py::TestLaunch::test_a_null_callback_is_refused_without_notification
 - hal/versions/test_device.py::test_null_callbacks_are_invalid
-G5: A callback that fails is logged and counts as notified; an older one is told by the method of its version.
+G5: A callback that fails is logged and counts as notified; an older one is notified by the method of its version.
 - test_callbacks.py::TestOneShot::test_a_failing_callback_is_logged_and_counts_as_notified
 - hal/versions/test_device.py::test_statuses_of_1_3_do_not_reach_an_older_callback
 G6: Calls may overlap, also of one prepared model.
@@ -433,7 +433,7 @@ G10: The memory of runs is assigned by the first of them.
 G11: A valid model that is not supported is launched with NONE; the callback gets an error and no model.
 - devices/test_quality_of_service.py::test_of_a_model_that_is_not_supported_there_is_no_prepared_one
 - devices/test_undecodable_pools.py::test_such_a_model_is_valid_and_cannot_be_prepared
-G12: A deadline that has passed is told to the callback; synchronous and fenced calls return it.
+G12: A deadline that has passed is reported to the callback; synchronous and fenced calls return it.
 - devices/test_execution.py::TestDeadline::test_a_passed_deadline_is_an_outcome_not_a_launch_error
 - devices/test_quality_of_service.py::test_preparing_succeeds_or_misses_its_deadline
 - devices/test_fenced.py::TestLaunch::test_a_passed_deadline_is_refused
@@ -550,7 +550,7 @@ VR4: Vectors that are to fail do so, without shapes or timing.
 - tools/conformance/test_judging.py::TestExpectedFailure::test_anything_else_fails
 VR5: A fence to wait for is empty.
 - devices/test_fenced.py::TestLaunch::test_an_empty_fence_is_refused
-VR6: No timing is told of an invalid request, asked for or not.
+VR6: No timing is reported for an invalid request, asked for or not.
 - devices/test_execution.py::TestLaunch::test_a_malformed_request_has_notified_when_the_call_returns
 - tools/conformance/test_mutations.py::test_wrong_answers_to_a_request_are_found
 
@@ -590,7 +590,7 @@ F8: Before the end, its information is GENERAL_FAILURE without times.
 F9: One that waits for another has a fence that exists.
 - devices/test_fenced.py::test_a_chain_of_two_has_fences_that_exist
 F10: Readable is signalled, an error is failed, a descriptor that is none is unknown.
-- fences/test_fence.py::TestStates::test_a_descriptor_tells_every_status
+- fences/test_fence.py::TestStates::test_a_descriptor_shows_every_status
 - fences/test_fence.py::TestClosing::test_a_closed_fence_is_unknown_and_of_no_use
 F11: The client may close its fences after the call.
 - devices/test_fenced.py::test_the_fence_may_be_closed_after_the_call
@@ -649,7 +649,7 @@ P4: Inputs are left alone, outputs written within their bounds; what changes aft
 - kernels/layout/test_slicing.py::test_indices_that_change_once_they_were_checked_stay_within
 P5: Once a model is prepared, the client may let go of the pools of its constants.
 - devices/test_execution.py::test_constants_stay_when_the_client_lets_go_of_them
-P6: What was written is in the client's memory before the end is told.
+P6: What was written is in the client's memory before the end is reported.
 - memory/test_copying.py::TestWriting::test_another_mapping_sees_what_was_flushed
 - service/test_fenced.py::TestWaiting::test_outputs_are_in_place_when_the_fence_signals
 P7: A constant that cannot be decoded makes a model unsupported, a request with such a pool fails.
@@ -731,7 +731,7 @@ MC3: Other dimensions than those of the buffer.
 MC4: The same where an axis is open.
 - devices/test_domains_copies.py::test_dimensions_that_were_left_open_are_given
 MC5: A buffer that holds nothing is copied to a pool.
-- devices/cache/test_cache.py::TestTellingAtOnce::test_that_a_model_cache_was_changed
+- devices/cache/test_cache.py::TestReportingAtOnce::test_that_a_model_cache_was_changed
 - devices/test_domains_copies.py::test_an_uninitialised_buffer_cannot_be_read
 MC6: Half and twice the bytes to copy to.
 - devices/test_domains_copies.py::test_pools_to_copy_to_have_the_size_of_the_contents
@@ -888,7 +888,7 @@ S9: After any failure the buffers of its outputs hold nothing.
 - devices/test_domains_execution.py::TestFailures::test_a_failed_execution_leaves_its_output_uninitialised
 - devices/test_domains_execution.py::TestFences::test_an_execution_that_never_begins_leaves_its_output_uninitialised
 S10: Buffers of open size get it from what is written; locks hold up no caller.
-- devices/test_domains_execution.py::TestOpenShapes::test_a_shape_that_only_execution_tells_is_taken
+- devices/test_domains_execution.py::TestOpenShapes::test_a_shape_that_only_execution_shows_is_taken
 - devices/test_domains_execution.py::TestCompany::test_writers_in_each_others_way_fail_or_succeed_and_all_end
 S11: Closing ends or waits for all that runs.
 - qos/test_scheduler.py::test_closing_finishes_all_that_is_pending
@@ -906,7 +906,7 @@ S15: The real size of files is checked.
 - memory/test_hostile.py::TestTruncation::test_a_file_cut_off_beneath_a_pool_does_not_harm_the_driver
 S16: Beside a short output, all others have their shapes.
 - devices/test_execution.py::test_beside_a_short_output_all_others_have_their_shapes
-S17: Waiting and computing are told apart, the first within the second.
+S17: Waiting and computing are reported apart, the first within the second.
 - devices/test_execution.py::test_timing_is_reported_if_asked_for
 - devices/test_work.py::test_the_measured_time_includes_the_suspension_and_the_computed_does_not
 S18: The status says whether a device is busy or gone.
@@ -929,7 +929,7 @@ D-1: The oldest validator leaves lengths of outputs unchecked, newer ones demand
 D-2: Whether a fence fails after an ordinary error is left open. It does, and the information has the status.
 - devices/test_fenced_failing.py::TestFailure::test_an_execution_that_fails_has_a_failed_fence
 D-3: The interface names no order of the checks of copyTo. The size is looked at first.
-- devices/test_domains_copies.py::test_a_wrong_size_is_told_before_a_lack_of_contents
+- devices/test_domains_copies.py::test_a_wrong_size_is_reported_before_a_lack_of_contents
 D-4: The table of older capabilities leaves TENSOR_QUANT8_ASYMM out. It is in.
 - hal/versions/test_capabilities.py::test_figures_of_1_1_say_something_of_every_type_there_was
 D-5: Whether a fence may be given twice, or be signalled already, is left open. It may.
@@ -939,7 +939,7 @@ D-6: A deadline that passes before the fences do ends the execution without wait
 - devices/test_fenced_failing.py::TestDeadline::test_the_deadline_covers_the_waiting
 D-7: A loop timeout above the maximum is no error; the maximum counts.
 - engine/test_control_flow.py::TestWhile::test_no_timeout_is_longer_than_the_longest
-Threads: The oldest interface has GENERAL_FAILURE for work that cannot be started. 1.3 has RESOURCE_EXHAUSTED_TRANSIENT, which callers of older versions are told as GENERAL_FAILURE.
+Threads: The oldest interface has GENERAL_FAILURE for work that cannot be started. 1.3 has RESOURCE_EXHAUSTED_TRANSIENT, which callers of older versions get as GENERAL_FAILURE.
 - runtime/test_ending.py::TestThreads::test_a_run_and_a_preparation_are_refused_for_now
 - hal/versions/test_models.py::test_statuses_of_1_3_are_general_failures_before_it
 Drafts: 1.2 was drafted with isCachingSupported and saveToCache, in whose place came files that preparation is given. Both are here, each by its own rules.

@@ -133,7 +133,7 @@ async def test_an_uninitialised_buffer_cannot_be_read(
     assert await (await buffer_of(device, kind, OPEN)).read(size) is FAILURE
 
 
-async def test_a_wrong_size_is_told_before_a_lack_of_contents(
+async def test_a_wrong_size_is_reported_before_a_lack_of_contents(
     device: IDevice, kind: Kind
 ) -> None:
     size = kind.data(1).nbytes

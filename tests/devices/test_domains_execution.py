@@ -244,7 +244,7 @@ class TestOpenShapes:
             np.testing.assert_array_equal(z, 3 * x)
 
     @pytest.mark.parametrize("path", ["async", "sync"])
-    async def test_a_shape_that_only_execution_tells_is_taken(
+    async def test_a_shape_that_only_execution_shows_is_taken(
         self, device: IDevice, path: str
     ) -> None:
         prepared = await prepare(device, ranges())

@@ -88,7 +88,7 @@ class TestStates:
             SyncFence.failed(ErrorStatus.NONE)
 
     @pytest.mark.parametrize("status", ErrorStatus)
-    def test_a_descriptor_tells_every_status(self, status: ErrorStatus) -> None:
+    def test_a_descriptor_shows_every_status(self, status: ErrorStatus) -> None:
         fence, source = SyncFence.pair()
         before, after = SyncFence.from_fd(fence.fileno()), fence.duplicate()
         if status is ErrorStatus.NONE:

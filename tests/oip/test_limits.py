@@ -259,7 +259,7 @@ async def test_of_a_call_without_a_token_no_message_is_awaited(
                 await call.read()
 
 
-async def test_without_a_token_only_health_is_told(
+async def test_without_a_token_only_health_is_answered(
     repository: Repository, tmp_path: Path
 ) -> None:
     (tmp_path / "tokens").write_text("# of friends\n\nfirst\nsecond \n")

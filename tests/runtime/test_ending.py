@@ -197,7 +197,7 @@ class TestLeaving:
         gate.open()
         await until_idle()
 
-    async def test_its_end_with_the_loop_tells_those_who_wait(self) -> None:
+    async def test_its_end_with_the_loop_notifies_those_who_wait(self) -> None:
         told: list[BaseException | asyncnn.Outputs] = []
 
         async def wait(prepared: asyncnn.PreparedModel) -> None:

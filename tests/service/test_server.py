@@ -52,7 +52,7 @@ async def test_clients_learn_whether_capabilities_were_measured(
 
 
 @pytest.mark.parametrize(("uid", "is_allowed"), [(12345, True), (12346, False)])
-async def test_users_are_told_apart_by_their_credentials(
+async def test_users_are_distinguished_by_their_credentials(
     path: Path, uid: int, is_allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "peer_of", lambda _: Peer(1, uid))

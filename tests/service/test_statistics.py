@@ -109,7 +109,7 @@ async def test_work_of_every_kind_is_that_of_its_client(
         assert sorted(client.executions.ended for client in clients) == [1, 3]
 
 
-async def test_another_user_is_told_of_itself_and_of_totals(
+async def test_another_user_is_shown_itself_and_totals(
     path: Path, run_once: RunOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connect(path) as own:

@@ -127,7 +127,7 @@ async def test_an_exception_in_a_session_is_told_with_its_place(
     assert isinstance(record.exc_info[1], ZeroDivisionError)
 
 
-async def test_a_full_disk_of_caches_is_told(
+async def test_a_full_disk_of_caches_is_logged(
     attach: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await attach().greet()

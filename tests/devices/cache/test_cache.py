@@ -256,7 +256,7 @@ class TestSecurity:
         assert await client.load_file() == FAILED
 
 
-class TestTellingAtOnce:
+class TestReportingAtOnce:
     """The call itself returns the status that the callback is notified of."""
 
     @pytest.mark.parametrize(
