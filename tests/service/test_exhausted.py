@@ -85,7 +85,7 @@ async def test_one_that_takes_every_descriptor_leaves_others_theirs(
             late.close()
 
 
-async def test_a_client_without_a_descriptor_for_it_gets_the_reason(tmp_path: Path) -> None:
+async def test_a_client_without_a_descriptor_gets_the_reason(tmp_path: Path) -> None:
     with limited_driver(tmp_path, "-n 64") as driver:
         clients: list[RawClient] = []
         welcome: object = None
