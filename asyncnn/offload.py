@@ -33,7 +33,7 @@ _HEAP_BYTES = 64 << 20
 """The addresses that glibc wants for a thread's allocations, or has them one by one."""
 
 _USUAL_STACK_BYTES = 8 << 20
-"""That of a thread whose size nothing limits."""
+"""The stack of a thread whose size nothing limits."""
 
 _promised: dict[object, int] = {}
 """Bytes that others are to get, and no thread."""

@@ -69,7 +69,7 @@ REQUEST_DIMENSION = Struct("<B3xI16x")
 POOL_FORMAT = "B3xi16x"
 MEASURE_FORMAT = "B3xi16x"
 
-# Those of a result's begin at 8, as the durations of the timing have 64 bits.
+# A result's begin at 8, as the durations of the timing have 64 bits.
 RESULT_PACKET = Struct("<B7xIiI4x")
 """Kind, size of the packet in datums, status, number of operands."""
 RESULT_OPERAND = Struct("<B7xB3xI8x")

@@ -177,7 +177,7 @@ class Binder:
 
     It remembers the memories of slots, and asks the application for others. A packet
     that is equal to one of the last `MAX_BOUND` yields the request that ``prepared``
-    had checked and bound for it; those of a session take turns. All are forgotten when
+    had checked and bound for it; a session's take turns. All are forgotten when
     the application frees a slot.
     """
 

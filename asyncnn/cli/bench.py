@@ -49,7 +49,7 @@ _FILES = _folder(
     "if left out."
 )
 _STATEFUL_FOLDER = _folder(
-    "Folder of .tflite files; those of pymicro-wakeword if left out."
+    "Folder of .tflite files; by default, the files of pymicro-wakeword."
 )
 _INPUT_SHAPE = parameter(CommandOptions, "input_shape", list[str] | None, None)
 _ROUNDS = _option(

@@ -75,7 +75,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     path PATH,...: HAL calls to use: async, sync, burst or fenced.
     rtol: Relative tolerance of float outputs, 6e-7 as in the HAL.
     seed: Seed of the random inputs.
-    setting NAME=VALUE: A setting of the device; repeatable. Goes before those of a
+    setting NAME=VALUE: A setting of the device; repeatable. Goes before those in a
         file.
     socket PATH: Take the driver that serves this socket, as it runs.
     strict: Translate the file into the HAL's own operations, for any device.
@@ -97,7 +97,7 @@ class Loading(CommandOptions, frozen=True, kw_only=True):
 
         An installed one is imported if the model uses it. Of one that is neither,
         nothing is known but what the model says. ``states`` are like ``INPUT=OUTPUT``,
-        and ``strict`` is that of `load`.
+        and ``strict`` is as in `load`.
 
         :raises AsyncnnError: if the file is bad, or there is no extension at a place.
         """
@@ -201,7 +201,7 @@ def parameter(
 
 
 def _docstring(kind: type[Any]) -> str:
-    """Return a docstring, that of options from the file where ``-OO`` takes it away."""
+    """Return a docstring; of options, from the file where ``-OO`` takes it away."""
     if kind.__doc__ is None and issubclass(kind, CommandOptions):
         (defined,) = ast.parse(getsource(kind)).body
         assert isinstance(defined, ast.ClassDef)

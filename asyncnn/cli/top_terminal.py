@@ -66,7 +66,7 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
 def _ended_by_key(end: Callable[[], None]) -> Iterator[bool]:
     """Call ``end`` when `q` is typed; yield whether keys are read at all.
 
-    Keys come one by one and are not shown meanwhile. Those of a terminal that another
+    Keys come one by one and are not shown meanwhile. Keys of a terminal that another
     job has are not read: asking for them would stop this process.
     """
     terminal = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else -1

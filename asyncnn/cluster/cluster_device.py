@@ -374,7 +374,7 @@ async def open_cluster(
 ) -> AsyncIterator[ClusterDevice]:
     """Open replicas of a device on the cluster at an address, as one device.
 
-    Settings of devices stay here: each replica has those of its own process.
+    Settings of devices stay here: each replica has its own process's.
 
     :raises EngineUnavailableError: if Ray is not installed.
     :raises NoDriverError: if no cluster is there, or not all replicas in time.

@@ -58,7 +58,7 @@ class RunOrder(NamedTuple):
 
     ``deadline`` is on the clock of who gets it. ``space`` has the bytes of each output
     and what its dimensions are to be, None where it is omitted; it is itself None where
-    inputs are whole arrays. ``dimensions`` are those of the inputs then.
+    inputs are whole arrays. ``dimensions`` are the inputs' then.
     """
 
     key: int

@@ -38,7 +38,7 @@ _CALLS = 100_000
 """Calls of an actor that may be under way; what bounds them is dispatch."""
 
 _USUAL_NICE = 15
-"""That of Ray's actors, which only lanes have where the cluster is started here."""
+"""Of Ray's actors, which only lanes have where the cluster is started here."""
 
 _PINGS = 5
 _WATCH_S = 5.0

@@ -201,7 +201,7 @@ class _Stacking:
         return [int(each) for each in constant_array(self._resolved, operand).flat]
 
     def _reshape(self, index: int) -> None:
-        """Have a constant shape be that of all members, which lie one by one."""
+        """Have a constant shape hold all members, which lie one by one."""
         shape = self._numbers(index)
         if index in self._reshaped:
             return

@@ -300,7 +300,7 @@ def _copy(fd: int, size: int, header: bytes) -> Memory:
 
 def _check_header(found: bytes, header: bytes) -> None:
     if found != header:
-        raise GeneralFailureError("the data cache is that of another compilation")
+        raise GeneralFailureError("the data cache belongs to another compilation")
 
 
 def _check_size(status: os.stat_result, size: int) -> None:

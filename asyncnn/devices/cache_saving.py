@@ -183,7 +183,7 @@ class DataLayout:
 def with_placed_constants(model: Model, layout: DataLayout) -> Model:
     """Return a model without pools; constants lie where ``layout`` has placed them.
 
-    The data cache takes the place of pool 0, its values that of the operand values.
+    The data cache stands for pool 0, its values for the operand values.
     """
     pools = [view(memory) for memory in model.pools]
     copied = OperandLifeTime.CONSTANT_COPY

@@ -203,7 +203,7 @@ class GraphKernel(EngineKernel):
 
     Each workspace has one; those that are freed leave theirs here for the next ones.
     ``graph`` is the first: what is wrong with a graph is an error of the preparation.
-    Those of an engine that loses all in a pause are not to be paused.
+    Graphs of an engine that loses all in a pause are not to be paused.
     """
 
     may_pause = True

@@ -69,7 +69,7 @@ _SHORT_COPY_BYTES = 256 * 1024
 class Buffers:
     """The buffers of one device that are alive, and copies. Belongs to the event loop.
 
-    Those of one client hold at most ``max_bytes``. ``cause_of_death`` says why the
+    Buffers of one client hold at most ``max_bytes``. ``cause_of_death`` says why the
     device takes no work any more, if so. `close` is final but for copies under way.
     """
 

@@ -122,7 +122,7 @@ typedef struct {
     Py_ssize_t ports;
     char *are_used; /* by port */
     size_t size;    /* of what a run needs */
-    void *spare;    /* that of a run which has ended */
+    void *spare;    /* the memory of a run that has ended */
 } Job;
 
 /* The fields of a run that are objects of Python's. */
@@ -213,7 +213,7 @@ typedef struct {
 
 /* ---- errors --------------------------------------------------------------------- */
 
-/* Raise an error of asyncnn.hal.errors, that of the interpreter which runs. */
+/* Raise an error of asyncnn.hal.errors in the interpreter that runs. */
 static void
 refuse(const char *kind, const char *format, ...)
 {
@@ -331,7 +331,7 @@ deadline_of(char *flag)
 }
 
 /* What an engine asks before each node: whether the run is to end. A deadline that has
- * passed raises the flag, so that the end is that of one which was interrupted. */
+ * passed raises the flag, so that it ends as one which was interrupted. */
 static bool
 must_end(char *flag)
 {
@@ -525,7 +525,7 @@ has_tail(const Py_buffer *view)
     return answer;
 }
 
-/* Find the address for an argument: that of its memory, or of what stands in. */
+/* Find the address for an argument: of its memory, or of what stands in. */
 static bool
 place(Slot *slot, const Py_buffer *view, bool is_fixed, Word *address)
 {
@@ -1189,7 +1189,7 @@ begin(Job *self, PyObject *given, Control *control)
 {
     if (!self->count || control->position > self->count) {
         PyErr_SetString(PyExc_ValueError, self->count
-                                              ? "the control is that of another job"
+                                              ? "the control belongs to another job"
                                               : "the job was not initialised");
         return false;
     }
@@ -1444,7 +1444,7 @@ typedef struct {
 } Outlet;
 
 typedef struct Thread {
-    int references; /* that of the lane, and the thread's own */
+    int references; /* the lane's, and the thread's own */
     Outlet *outlet;
     pthread_t thread;
     pthread_mutex_t mutex;
@@ -1578,7 +1578,7 @@ serve(void *given)
     Thread *self = given;
 #ifdef __linux__
     pthread_setname_np(pthread_self(), self->name);
-    if (self->nice) { /* added to that of the thread that has made it */
+    if (self->nice) { /* added to the value of the thread that made it */
         id_t number = (id_t)syscall(SYS_gettid);
         setpriority(PRIO_PROCESS, number, getpriority(PRIO_PROCESS, number) + self->nice);
     }
@@ -1715,7 +1715,7 @@ Port_init(Port *self, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ValueError, "the port is initialised");
         return -1;
     }
-    /* Its own: a lane may write when that of the loop has been closed. */
+    /* Its own: a lane may write when the loop's has been closed. */
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) {
         PyErr_SetFromErrno(PyExc_OSError);

@@ -35,7 +35,7 @@ _AT_ONCE = 1 << 20
 def bound_arrays(plan: Plan, request: Request) -> list[Array] | None:
     """Return an array for each port of a fixed plan over the memory of a request.
 
-    Those of inputs, which come first, are read-only. None if an argument needs a closer
+    The inputs', which come first, are read-only. None if an argument needs a closer
     look, see `bound_array`. All pools of ``request`` are memory.
     """
     pools: Sequence[Memory] = request.pools  # type: ignore[assignment]

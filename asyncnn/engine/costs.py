@@ -48,7 +48,7 @@ class TypeSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Speeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Those of float and of 8-bit operations, and what it takes to begin one."""
+    """Speeds of float and of 8-bit operations, and what it takes to begin one."""
 
     floats: TypeSpeeds
     integers: TypeSpeeds

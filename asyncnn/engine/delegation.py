@@ -132,9 +132,9 @@ class Delegate(Protocol):
         """Return what computes ``segment``; None leaves it to the kernels.
 
         The kernel gets the segment's inputs and outputs in their order. ``identity`` is
-        that of its graph in caches, which no other has; empty if it is in none. A
-        ``record`` is that of a kernel which a delegate of this version has prepared for
-        the same segment.
+        its graph's in caches, which no other has; empty if it is in none. A ``record``
+        is of a kernel which a delegate of this version has prepared for the same
+        segment.
 
         :raises GeneralFailureError: if the engine fails.
         """

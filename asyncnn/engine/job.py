@@ -112,7 +112,7 @@ class PythonSegment:
     does: it ends early unless that is 0. ``stop_by`` is for one that asks for none.
     The class that derives from this makes sure that the graph is run by one thread at a
     time and not freed meanwhile: by ``_acquire``, ``_refuse``, ``_release``,
-    ``_is_closing`` and ``_free_if_idle``, those of `CompiledGraph`, whose ``_check``
+    ``_is_closing`` and ``_free_if_idle`` of `CompiledGraph`, whose ``_check``
     says what is wrong with arrays.
 
     :raises InvalidArgumentError: if there is no function, or a tensor without bytes.

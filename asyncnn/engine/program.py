@@ -65,7 +65,7 @@ class Program:
     """A validated model with everything that is prepared once. Thread-safe.
 
     Plans for the declared input shapes are built at construction. Where ``records`` has
-    a way to those of an equal program, they are restored instead: at once if a delegate
+    a way to an equal program's plans, they are restored instead: at once if a delegate
     may have to compile them, else when they are needed first. Plans for other shapes
     are built when a request brings them. ``source`` is the model as it was given;
     `model` is the same with types of ``extensions`` where the source has but numbers.

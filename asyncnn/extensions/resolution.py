@@ -90,7 +90,7 @@ class Extensions:
 
 
 NO_EXTENSIONS = Extensions()
-"""Those of a device that has none but what asyncnn itself brings."""
+"""For a device that has none but what asyncnn itself brings."""
 
 
 _CONSTANTS = frozenset(

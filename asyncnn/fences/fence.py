@@ -218,7 +218,7 @@ class SyncFence:
     def remove_done_callback(self, callback: Callable[[Self], object]) -> int:
         """Forget every equal callback of this loop; return how many there were.
 
-        Those of a fence that is done are on their way already.
+        Callbacks of a fence that is done are on their way already.
         """
         core, loop = self._open_core(), asyncio.get_running_loop()
         active = [f for f in core.waiters_of(loop, callback) if f.cancel()]

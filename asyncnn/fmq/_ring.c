@@ -88,7 +88,7 @@ has_moved(const Ring *self, int word, uint64_t seen, unsigned long long looks)
 
 /* ---- errors --------------------------------------------------------------------- */
 
-/* Raise InvalidArgumentError, that of the interpreter which runs. */
+/* Raise InvalidArgumentError in the interpreter that runs. */
 static void
 refuse(const char *format, ...)
 {

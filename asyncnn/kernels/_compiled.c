@@ -2,7 +2,7 @@
  *
  * A kernel holds constants only, all checked as it is made, so that any number of
  * threads may compute with it. `compute` is what a job calls, without the interpreter
- * lock; see asyncnn/engine/job.py. Arrays may begin anywhere: those of 16 bits are
+ * lock; see asyncnn/engine/job.py. Arrays may begin anywhere: arrays of 16 bits are
  * copied byte by byte.
  *
  * `Step` is a step of QUANTIZED_LSTM, bit for bit, in the order of quantized_lstm.py;

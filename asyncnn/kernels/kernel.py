@@ -3,8 +3,8 @@
 ``prepare(operation)`` does everything that happens once: it reads constants, packs
 weights and proves bounds. The `PreparedKernel` it returns is shared by all executions
 of the model. Called with a `Scratch`, it allocates buffers and returns the `Run` that
-one workspace calls, never concurrently with itself. That of an operation which may take
-milliseconds is a `TiledRun`.
+one workspace calls, never concurrently with itself. Of an operation that may take
+milliseconds it is a `TiledRun`.
 
 Where tensors are small, calling NumPy is all that a run costs. So constants are arrays
 of the dtype they are used with, which saves `ndarray.clip` three quarters of its time,

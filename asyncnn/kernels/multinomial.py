@@ -2,7 +2,7 @@
 
 Logits are [batch, classes] in float16 or float32, samples [batch, count] in int32. The
 random numbers are Philox 4x32-10's, a function of a key and a counter: any part
-of a stream can be computed by itself, and all of it at once. Streams are those of the
+of a stream can be computed by itself, and all of it at once. Streams are as on the
 reference device, number for number.
 
 Source: 1.3/types.hal (RANDOM_MULTINOMIAL); NN common/cpu_operations/Multinomial.cpp;

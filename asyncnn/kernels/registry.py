@@ -162,7 +162,7 @@ class SharedKernels:
 def is_data_dependent(type_: int) -> bool:
     """Return whether output shapes of ``type_`` depend on data: use `compute` for it.
 
-    Those of an extension's operation that can be prepared as well may do.
+    Shapes of an extension's operation that can be prepared as well may do.
     """
     if isinstance(type_, ExtensionOperation):
         return type_.compute is not None and type_.prepare is None

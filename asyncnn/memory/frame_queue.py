@@ -57,7 +57,7 @@ class FrameQueue:
     takes them in order, as arrays that a run uses without copying them. It ends once
     the producer has ended in order; another ``async for`` takes the next one's.
 
-    A frame is a copy in memory of this process. Those of a ``trusted`` producer
+    A frame is a copy in memory of this process. Frames of a ``trusted`` producer
     are the places of the queue themselves, read-only, and each is free again when the
     last array over it has gone: as one is looked at, another is written. A producer can
     then change a frame that it has handed over; one that cuts the memory short ends

@@ -350,7 +350,7 @@ def open_posix_array(
     """Return an array of what another process of this user has put into shared memory.
 
     It is a copy that nothing changes, in sealed memory, which drivers use where it is.
-    That of a ``trusted`` process is the memory itself, as of `posix_array`.
+    The array of a ``trusted`` process is the memory itself, as of `posix_array`.
 
     :param name: a `posix_array`'s, or with a slash in front one that another
         program has chosen.

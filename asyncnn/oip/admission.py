@@ -148,7 +148,7 @@ class Tokens:
 
     @classmethod
     def read(cls, path: Path | None) -> "Tokens":
-        """Return those of a file, one a line; lines that begin with # are none.
+        """Return the tokens of a file, one a line; lines that begin with # are none.
 
         :raises InvalidArgumentError: if it has none.
         :raises OSError: if it cannot be read.
@@ -210,7 +210,7 @@ _PRIORITIES: Mapping[int | str, Priority] = {
 
 
 def asked_run(parameters: Mapping[str, Any], left: float | None = None) -> AskedRun:
-    """Return what parameters of a request ask for; those of others are ignored.
+    """Return what parameters of a request ask for; unknown ones are ignored.
 
     :param left: seconds until the client gives up, if it has said so.
     :raises InvalidArgumentError: if one has a value that it cannot have.

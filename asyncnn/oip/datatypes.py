@@ -172,7 +172,7 @@ def from_numbers(
         limits = np.iinfo(dtype)
         if found.min() < limits.min or found.max() > limits.max:
             raise InvalidArgumentError(
-                f"input {name!r} has numbers beyond those of {_NAMES[dtype]}"
+                f"input {name!r} has numbers beyond the range of {_NAMES[dtype]}"
             )
     with np.errstate(over="ignore"):  # what is too large is infinite
         return found.astype(dtype).reshape(shape)

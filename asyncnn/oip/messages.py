@@ -1,6 +1,6 @@
 """Messages of the protocol's gRPC service, as one table and the classes made of it.
 
-Names, numbers and types are those of KServe's ``grpc_predict_v2.proto`` with Triton's
+Names, numbers and types are as in KServe's ``grpc_predict_v2.proto`` with Triton's
 additions: streams, statistics, repositories and system shared memory. They are in a
 pool of their own, so that a process may have a client's stubs of the same names.
 """
@@ -90,7 +90,7 @@ SystemSharedMemoryUnregisterResponse
 """Each message with its fields: a type, a name and a number.
 
 In front of the type is whether there are several, by name, or one of those so marked.
-KServe's own messages of loading have the model's name where Triton's have that of a
+KServe's own messages of loading have the model's name where Triton's have the name of a
 repository, and say in their answers what Triton's leave out.
 """
 

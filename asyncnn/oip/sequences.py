@@ -105,7 +105,7 @@ class Sequences:
             del self._open[key]
 
     def close(self, owner: object = None) -> None:
-        """End all sequences, or those of one owner."""
+        """End all sequences, or all of one owner."""
         for key, sequence in list(self._open.items()):
             if owner is None or key[0] is owner:
                 self._end(key, sequence)

@@ -133,7 +133,7 @@ class Admitted:
         """Run a model for a request, and return its answer.
 
         What lies in shared memory is read before, or written behind; its bytes count as
-        the request's. Those of the answer count until what ``once_sent`` is given is
+        the request's. Bytes of the answer count until what ``once_sent`` is given is
         called.
 
         :raises DeviceUnavailableError: if the model is not ready, or was loaded anew

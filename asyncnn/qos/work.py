@@ -294,7 +294,7 @@ class UserAccount(Share, Generic[JobT]):
 
 
 class ClientAccount(Share, Generic[JobT]):
-    """The share of a client, inside that of its ``user``; ``accounting`` counts ends.
+    """The share of a client, inside its ``user``'s; ``accounting`` counts ends.
 
     ``pending`` counts its jobs that wait, run or are suspended. By priority, ``ready``
     has those without a lane, and ``served_ns`` is when one of them last ran, or began

@@ -277,7 +277,7 @@ async def open_carry(
 ) -> AsyncIterator[tuple["BurstController | LocalBurst", Carry]]:
     """Open what executes requests by burst, for an ``async with`` block.
 
-    :param names_buffers: requests name device-managed buffers. Those of a framework may
+    :param names_buffers: requests name device-managed buffers. A framework's may
         be its own, so it executes, and not one of its devices by a burst.
     :raises AsyncnnError: if the driver refuses it.
     """

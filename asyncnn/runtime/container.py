@@ -31,10 +31,10 @@ SUFFIX = ".asyncnn"
 
 FORMAT_VERSION = 1
 STATEFUL_FORMAT_VERSION = 2
-"""That of files of models with state, which readers of the first would not keep."""
+"""Of files of models with state, which readers of the first would not keep."""
 
 PAIRING_FORMAT_VERSION = 3
-"""That of files of models with pairs of inputs and outputs that sessions keep."""
+"""Of files of models with pairs of inputs and outputs that sessions keep."""
 
 PAGE_BYTES = 4096
 """Alignment of the first pool."""

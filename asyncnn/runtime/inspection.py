@@ -172,7 +172,7 @@ async def inspected(
 
 
 _LENGTHS_TO_TRY = (640, 224)
-"""Those of many detectors and classifiers of images."""
+"""Lengths that many detectors and classifiers of images have."""
 
 
 def outlined(

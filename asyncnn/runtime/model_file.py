@@ -66,7 +66,7 @@ async def load_model(
 
     :param signature: name of the signature of a TFLite file whose graph is the model;
         None for the first graph.
-    :param input_shapes: of inputs, by name, or of all in order. Those of a TFLite file
+    :param input_shapes: of inputs, by name, or of all in order. Shapes of a TFLite file
         replace the file's, of the same rank, and all other shapes follow. For an
         ONNX file they fix axes that it leaves open, where 0 leaves one open still.
     :param constants: values, by name, of inputs of an ONNX file that are always the

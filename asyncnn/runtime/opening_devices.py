@@ -80,7 +80,7 @@ async def open_device(
         `connect`: a model that crashes the engine then ends that process alone.
         Extensions are given by their names, and the device is one of this package.
     :param replicas: of a device on a cluster, whose address is the name: ``ray://auto``
-        for that of this machine, ``ray://HOST:PORT``, or ``ray://local`` for one that
+        for this machine's, ``ray://HOST:PORT``, or ``ray://local`` for one that
         is started here and ends with the device. How many actors there are, or
         `asyncnn.cluster.ClusterSettings`; None is one.
     :param device: what each replica opens, by a name; as None here by default.

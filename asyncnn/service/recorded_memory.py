@@ -187,7 +187,7 @@ def _calls(records: bytes, count: int) -> list[NotedCall]:
     for place in range(count):
         at = place * RECORD_BYTES
         fields = RECORD.unpack_from(records, at)
-        # Of one that is being changed the number is 0, or that of another place.
+        # Of one that is being changed the number is 0, or of another place.
         if fields[0] and fields[0] % count == place:
             template = TEMPLATE.unpack_from(records, at + RECORD.size)
             found.append(NotedCall(*fields, *template))

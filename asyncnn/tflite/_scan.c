@@ -547,7 +547,7 @@ by_begin(const void *one, const void *other)
                                 : (a->end > b->end) - (a->end < b->end);
 }
 
-/* Check that bytes of buffers are those of no other, nor of what describes the graph. */
+/* Check that bytes of buffers belong to no other, nor to what describes the graph. */
 static void
 check_apart(Scan *scan, Extent *holes)
 {

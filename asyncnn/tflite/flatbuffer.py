@@ -80,9 +80,9 @@ def extents(data: memoryview, table: int) -> tuple[tuple[int, int], tuple[int, i
 
 
 class Rows:
-    """Reads tables of one kind, all fields in one call, as those of a vtable lie alike.
+    """Reads tables of one kind, all fields in one call: one vtable has them lie alike.
 
-    ``forms`` are the formats of fields in order, those of `struct` or `REFERENCE`. What
+    ``forms`` are the formats of fields in order, as in `struct`, or `REFERENCE`. What
     a table leaves out is 0.
     """
 
@@ -94,7 +94,7 @@ class Rows:
     def row(self, table: int) -> list[int]:
         """Return the values of fields, and how many more the vtable has room for.
 
-        That of a reference is where the other table, vector or string lies.
+        The value of a reference is where the other table, vector or string lies.
 
         :raises ValueError: if its vtable lies before the buffer, or fields overlap.
         :raises struct.error: if the table or its vtable lies beyond the buffer.
@@ -198,7 +198,7 @@ def numbers(
 def reals(data: memoryview, start: int, count: int) -> Sequence[float]:
     """Return ``count`` float32 numbers; many of them as a view that makes them.
 
-    Those of a bias, one for each channel, are never looked at.
+    Numbers of a bias, one for each channel, are never looked at.
 
     :raises struct.error: if they do not lie within the buffer.
     """

@@ -72,7 +72,7 @@ ALL_DTYPES = DTYPES | {
     "UINT32": np.dtype(np.uint32),
     "UINT16": np.dtype(np.uint16),
 }
-"""Those of what engines compute with, too."""
+"""Types of what engines compute with, too."""
 
 
 class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -108,7 +108,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.other_data if self.data is None else self.data
 
     def unpacked(self) -> "Tensor":
-        """Return weights of 4 bits as those of 8 that they stand for; others as is."""
+        """Return weights of 4 bits as the 8 bits that they stand for; others as is."""
         if self.type != PACKED or self.other_data is None:
             return self
         pairs = self.other_data.view(np.int8)[:, None]
@@ -225,7 +225,7 @@ class Survey(NamedTuple):
     of a ``buffer``. ``operators`` have the number of their ``code``, where their
     numbers of inputs and outputs are, and how many (``read``, ``reads``, ``made``,
     ``mades``), and what they take; see `asyncnn.engine.costs`. Of a part of a graph,
-    they are those of ``numbers`` alone.
+    ``numbers`` says which they are.
     """
 
     buffers: NDArray[Any]

@@ -107,7 +107,7 @@ MORE_MOBILENETS = {
     for size in (128, 160, 192, 224)
     for kind in ("float", "int8", "u8")
 }
-"""Those of other sizes, widths and codes, which are made where they are asked for."""
+"""Networks of other sizes, widths and codes, made where they are asked for."""
 
 
 class _Network:

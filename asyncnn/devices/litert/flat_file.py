@@ -97,7 +97,7 @@ class FlatFile:
     def tables(self, rows: Sequence[tuple[TableLayout, Sequence[int]]]) -> list[Place]:
         """Add tables of the values of fields, each in its layout.
 
-        Those of one layout lie together, behind a vtable that they share.
+        Tables of one layout lie together, behind a vtable that they share.
         """
         numbers_of: defaultdict[TableLayout, list[int]] = defaultdict(list)
         for number, (layout, _) in enumerate(rows):

@@ -40,7 +40,7 @@ ALIGNMENT = 16
 
 _WORTH_BYTES = 2**12
 _ALIGNMENT_APART = 4
-"""That of vectors in a file whose writer does not care for buffers."""
+"""The alignment of vectors in a file whose writer does not care for buffers."""
 
 _OFFSET = struct.Struct("<Q")
 

@@ -148,7 +148,7 @@ class _Head:
                     inputs[position] = len(tensors)
                     tensors.append(place)
             unmade = {e.index for e in graph.tensors if e.stored is not None}
-            # Those of graphs that others run are copied by these.
+            # Inputs of graphs that others run are copied by these.
             unmade.update(() if graph.index else graph.inputs)
             for position, index in enumerate(outputs):
                 if index in unmade:

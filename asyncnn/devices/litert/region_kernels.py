@@ -269,5 +269,5 @@ def _check(
         if given != own:
             raise InvalidArgumentError(
                 f"{side} {number} of the region is {given[0]}{list(given[1] or ())}, "
-                f"that of its graph {own[0]}{list(own[1])}"
+                f"of its graph {own[0]}{list(own[1])}"
             )

@@ -271,7 +271,7 @@ class _Check:
         self.depends_on_data |= type_ in _DATA_DEPENDENT
         place, axis = NEED_ELEMENTS.get(type_, (len(inputs), 0))
         needed = inputs[place] if place < len(inputs) else b""
-        # Without an axis, those of none are all different.
+        # Without an axis, elements of none are all different.
         if needed and (type_ != b"Unique" or b"axis" in attributes):
             if is_main and not self._has_elements(needed):
                 self.needed[needed] = min(axis, self.needed.get(needed, axis))

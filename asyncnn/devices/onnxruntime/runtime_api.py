@@ -295,7 +295,7 @@ class OnnxRuntimeLibrary:
         if provider.name not in known:
             raise EngineUnavailableError(
                 f"ONNX Runtime was built without execution provider {provider.name!r}",
-                hint=f"it has: {', '.join(known) or 'none but that of the CPU'}",
+                hint=f"it has: {', '.join(known) or 'none but the CPU\'s'}",
             )
         return known[provider.name]
 

@@ -4,7 +4,7 @@ A session is run by any number of threads at once. But they meet at the locks of
 memory, and a thread that makes way for all others would hold those for as long as it
 has no processor: so work of the lowest priority has sessions of its own. So have runs
 on several threads, whose pool a session comes with. Each is made when it is needed
-first. Those of one thread last as long as the models that have them, whose runs may
+first. Sessions of one thread last as long as the models that have them, whose runs may
 each be for other lengths; the others go with the last who uses them.
 """
 
@@ -123,7 +123,7 @@ InputShapes: TypeAlias = tuple[Shape | None, ...]
 class LearntShapes:
     """Shapes of the outputs of a graph, by its inputs', as runs have had them.
 
-    Those of the last `_MOST_LEARNT`. There are none where values decide, too: if the
+    The last `_MOST_LEARNT` are kept. There are none where values decide, too: if the
     graph ``depends_on_data``, or has once been found to. Any thread uses it.
     """
 
@@ -166,7 +166,7 @@ class LearntShapes:
 class RegionSession:
     """A graph that is ready to run on ``threads`` threads, or the library's provider.
 
-    Those of one graph share what they have ``learnt``. Its last inputs are ``tables``,
+    All of one graph share what they have ``learnt``. Its last inputs are ``tables``,
     tensors that all runs are given, by their names.
 
     :raises AsyncnnError: if ONNX Runtime does not take it.

@@ -74,7 +74,7 @@ def _prescan_of(subgraph: Subgraph) -> Any:
 _known: WeakValueDictionary[tuple[int, HalVersion, bool], Model] = WeakValueDictionary()
 """By identity: to compare models by value would take as long as to validate them.
 
-An entry dies with its model, before another one can get the same identity. Those of
+An entry dies with its model, before another one can get the same identity. Entries of
 models that a driver need not take have True.
 """
 

@@ -339,8 +339,8 @@ def _prepare_transpose(operation: BoundOperation) -> PreparedKernel:
 def _scattered(weights: Array, shape: Shape, windows: Window2D, zero: int) -> Source:
     """Return the source that scatters products and then cuts the padding off.
 
-    ``weights`` are [in, filter H, filter W, out], ``shape`` [N, H, W, in] is that of
-    the data, from which ``zero`` is subtracted.
+    ``weights`` are [in, filter H, filter W, out], ``shape`` [N, H, W, in] is the
+    data's, from which ``zero`` is subtracted.
     """
     height, width, nchw = windows.height, windows.width, windows.nchw
     channels = weights.shape[3]

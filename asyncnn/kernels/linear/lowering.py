@@ -356,6 +356,6 @@ def _real_multipliers(operation: BoundOperation) -> Reals:
         operation.require(
             False,
             f"scales {data.scale}, {scales} and {output.scale} "
-            "are not those of quantised values",
+            "are not for quantised values",
         )
     return float(data.scale) * reals / float(output.scale)

@@ -30,7 +30,7 @@ class CellWeights(Protocol):
     def step(self, products: Array, *states: Array) -> tuple[Array, ...]:
         """Return the states after a step, float32 [batches, n]; first, the output.
 
-        ``products`` [batches, columns] are those of the inputs.
+        ``products`` [batches, columns] are of the inputs.
         """
 
 

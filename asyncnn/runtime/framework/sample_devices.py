@@ -47,7 +47,7 @@ _QUANTISED = (OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_S
 class SampleDevice(ReferenceDevice):
     """A device for operations whose main tensor is of ``types``; all if there are none.
 
-    If there are ``operations``, it is for those only. Those of ``types`` cost what
+    If there are ``operations``, it is for those only. Operations of ``types`` cost what
     ``figures`` says, and others what ``others`` does, relative to the CPU.
     """
 

@@ -88,7 +88,7 @@ class Space:
     ) -> Request:
         """Return the request of partition ``index`` in an execution of ``request``.
 
-        Those of a request that comes again are the same again, as ``prepared``, which
+        They are the same again where that comes again, as ``prepared``, which
         is the partition's most often, has bound them.
 
         :raises NeedsWholeError: if a tensor that is read further on is of no size.

@@ -231,7 +231,7 @@ class Import:
         self._count += len(nodes)
         if self._count > MAX_NODES or len(self._places) > MAX_DEPTH:
             raise InvalidArgumentError(
-                f"with those of functions and loops, there are more than {MAX_NODES} "
+                f"with functions and loops counted, there are more than {MAX_NODES} "
                 f"nodes, or they are nested too deeply"
             )
         lost: set[str] = set()

@@ -68,7 +68,7 @@ _MOVES = frozenset((Op.RESHAPE, Op.TRANSPOSE, Op.SLICE, Op.STRIDED_SLICE, Op.GAT
 """Operations that do nothing but move elements."""
 
 _ROUNDING = frozenset((Op.AVERAGE_POOL_2D, Op.RESIZE_BILINEAR, Op.MEAN))
-"""Those of them that round: to a step of the input, which may be a long one."""
+"""Operations of them that round: to a step of the input, which may be a long one."""
 
 _ANY = frozenset((Op.ADD, Op.SUB, Op.MUL, Op.CONCATENATION, Op.HARD_SWISH))
 _WEIGHTED = frozenset(

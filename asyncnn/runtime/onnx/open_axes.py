@@ -35,7 +35,7 @@ _FIRST = ((2, 5, 7, 11, 13, 17), (101, 103, 107, 109, 113, 127))
 _OTHERS = ((96, 160, 224, 352, 416, 544), (1152, 1216, 1280, 1344, 1408, 1472))
 """Assumed lengths of other axes: most strides divide them.
 
-Those of both variants are far from each other, so that what is cut or divided, up to
+Lengths of both variants are far from each other, so that what is cut or divided, up to
 some length, differs.
 """
 

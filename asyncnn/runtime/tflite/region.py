@@ -146,7 +146,7 @@ _WIDENING = frozenset(
 def _is_wide(graph: Graph) -> bool:
     """Return whether results of int64 may be beyond what a translation has of them.
 
-    Those of graphs that it runs are not asked for: most count the turns of a loop.
+    Results of graphs that it runs are not asked for: most count the turns of a loop.
     """
     return any(
         graph.tensors[index].type == "INT64"

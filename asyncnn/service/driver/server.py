@@ -89,7 +89,7 @@ class Server:
     a client can then kill the driver, as it could with a signal.
 
     Engines read regions as they are (`asyncnn.extensions.regions`), and what looks at
-    them first may have missed something. Those of this process's user and of root are
+    them first may have missed something. Regions of this process's user and of root are
     run, for each connection in another process if ``isolated`` opens the device there;
     ``device`` is to run none then. With ``trust_regions``, ``device`` runs all users'
     regions.

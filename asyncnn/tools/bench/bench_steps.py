@@ -152,7 +152,7 @@ class Passed(NamedTuple):
 
     @property
     def functions(self) -> float:
-        """Those of all threads."""
+        """Functions on all threads."""
         return self.on_loop + self.on_lanes
 
 

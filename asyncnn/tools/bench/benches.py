@@ -106,7 +106,7 @@ StartAll: TypeAlias = Callable[[W, Place], Awaitable[Started]]
 class Group(NamedTuple):
     """Contenders that are measured in the same rounds, ``beside`` something else.
 
-    The other fields are those of `measure`.
+    The other fields are as in `measure`.
     """
 
     contenders: Mapping[str, Start]

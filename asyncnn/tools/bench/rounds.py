@@ -275,8 +275,8 @@ class EnergyMeter:
     def found(cls, root: Path) -> Self | None:
         """Return the meter of a machine, None if it has none that can be read.
 
-        Packages are the zones directly below ``root`` such as ``intel-rapl:0``; those
-        of parts, such as ``intel-rapl:0:1``, are counted in them, and those of
+        Packages are the zones directly below ``root`` such as ``intel-rapl:0``; zones
+        of parts, such as ``intel-rapl:0:1``, are counted in them, and zones of
         ``intel-rapl-mmio`` are the same once more. Only root may read the counters on
         many systems.
         """

@@ -17,7 +17,7 @@ from asyncnn.tools.differing.sides import PEERS
 
 FUSING = (
     "{} runs with all tensors as outputs, so it does not fuse operations; the outputs "
-    "compared are those of the model as it is"
+    "compared are from the model as it is"
 )
 
 

@@ -166,7 +166,7 @@ def _without_pools(model: Model) -> Model:
 
 
 def messages_to_driver() -> Iterator[bytes]:
-    """Yield a message of each kind that clients send, and those of all `models`."""
+    """Yield a message of each kind that clients send, and one for each of `models`."""
     for kind in get_args(wire.WithoutModel):
         for number in (1, 2):
             yield wire.encode(_example(inspect.type_info(kind), number))

@@ -113,7 +113,7 @@ def _edge(mutant: bytearray, random: Random) -> int:
 class _Flatbuffer(msgspec.Struct, frozen=True):
     """Where the structure of a flatbuffer lies, as far as a look at its words shows.
 
-    ``fields`` are those of tables, as (position of the vtable's entry, of the field).
+    ``fields`` are the tables', as (position of the vtable's entry, of the field).
     """
 
     tables: tuple[int, ...]

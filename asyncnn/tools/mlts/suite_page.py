@@ -30,7 +30,7 @@ _LATENCY = (
     pages.Column("p90", "us"),
     pages.Column("p99", "us"),
     pages.Column("runs"),
-    pages.Column("to LiteRT", help="p50 divided by that of LiteRT"),
+    pages.Column("to LiteRT", help="p50 divided by LiteRT's"),
     pages.Column("energy", "mJ", help="of the whole machine for one run"),
 )
 _PREPARATION = (

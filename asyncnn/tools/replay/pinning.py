@@ -77,7 +77,7 @@ class CallNeeds:
         self.by_time.append(by_time or any(self.by_time[n] for n in needed))
 
     def closure(self, places: Sequence[int]) -> list[int]:
-        """Return places with those of all calls that these need, in order."""
+        """Return places and the ones of all calls that these need, in order."""
         found: set[int] = set()
         left = list(places)
         while left:

@@ -54,7 +54,7 @@ T = TypeVar("T")
 class CallOutcome(msgspec.Struct, frozen=True):
     """How a repeated call ended, in ns from its launch on.
 
-    ``outputs`` are bytes of the arguments that lie in pools, None of others; those of
+    ``outputs`` are bytes of the arguments that lie in pools, None of others; outputs of
     a call are cut to what is written.
     """
 

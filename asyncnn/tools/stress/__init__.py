@@ -35,7 +35,7 @@ OnCase: TypeAlias = Callable[[int, int, str], None]
 class Stress(msgspec.Struct, frozen=True, kw_only=True):
     """What is tried: ``cases`` on ``devices`` by ``transports``, for so many minutes.
 
-    Each has ``width`` processes. ``folder`` is where those of failures are left, by
+    Each has ``width`` processes. ``folder`` is where folders of failures are left, by
     default a temporary one.
     """
 

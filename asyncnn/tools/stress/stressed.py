@@ -31,7 +31,7 @@ FAILED = 1
 
 
 def _end_with_stacks(number: int, frame: FrameType | None) -> None:
-    """Write the stacks of all tasks, and die, so that those of threads are written."""
+    """Write the stacks of all tasks, and die, so that threads' are written."""
     for each in gc.get_objects():  # the loops of other threads have some as well
         if isinstance(each, asyncio.Task):
             each.print_stack(file=sys.stderr)
