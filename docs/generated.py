@@ -19,7 +19,7 @@ class GeneratedPart(msgspec.Struct, frozen=True):
     end: str
 
     def replaced(self, text: str, part: str) -> str:
-        """Return ``text``, that of the page, with ``part`` in its place.
+        """Return ``text``, the page's, with ``part`` in its place.
 
         :raises ValueError: if it has no such place.
         """

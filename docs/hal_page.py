@@ -53,11 +53,11 @@ INTERFACES: Mapping[str, Sequence[type]] = {
         v1_2.IExecutionCallback,
     ),
 }
-"""Where the methods of each interface stand, those of every version."""
+"""Where the methods of each interface stand, for every version."""
 
 METHODS = """
 # IDevice 1.0
-get_capabilities(): Cuts the newest figures down to those of float32 and of quantised tensors.
+get_capabilities(): Cuts the newest figures down to float32 and quantised tensors.
 - hal/versions/test_device.py::test_capabilities_come_in_the_shape_of_each_version
 - hal/versions/test_capabilities.py::test_1_1_and_1_0_take_their_figures_from_tensors
 get_supported_operations(): Asks the newest method, and returns an answer for each operation.
@@ -79,7 +79,7 @@ get_status(): AVAILABLE, BUSY while a queue is full, OFFLINE when it is closed.
 # IDevice 1.1
 get_capabilities_1_1(): Has relaxed float32 as well.
 - hal/versions/test_device.py::test_capabilities_come_in_the_shape_of_each_version
-get_supported_operations_1_1(): As that of 1.0.
+get_supported_operations_1_1(): As in 1.0.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
 model: Has to be valid in 1.1; may be relaxed.
 - hal/versions/test_models.py::TestAModel::test_goes_there_and_back_without_loss_where_it_complies
@@ -102,7 +102,7 @@ get_capabilities_1_2(): Has a figure for each operand type, and none for control
 - hal/versions/test_capabilities.py::test_1_2_has_neither_control_flow_nor_signed_bytes
 get_supported_extensions(): Lists those that the device was opened with, and the regions of its engines.
 - extensions/test_devices.py::test_a_device_lists_its_extensions
-get_supported_operations_1_2(): As that of 1.0, and looks at the pools of constants.
+get_supported_operations_1_2(): As in 1.0, and looks at the pools of constants.
 - hal/versions/test_device.py::test_a_model_of_any_version_is_supported_and_computes
 model: Has to be valid in 1.2; may use extensions.
 - hal/validate/test_model.py::test_a_model_passes_from_the_version_that_has_all_it_uses
@@ -139,7 +139,7 @@ is_caching_supported(): Whether a model is saved in one file of each kind.
 - devices/cache/test_saving_late.py::TestDraft::test_a_device_says_whether_it_saves_models
 
 # IDevice 1.3
-get_capabilities_1_3(): The newest figures: measured once for the machine, else those of the CPU.
+get_capabilities_1_3(): The newest figures: measured once for the machine, else the CPU's.
 - devices/test_device.py::TestQueries::test_capabilities_are_positive_sorted_and_complete
 - devices/capabilities/test_devices.py::test_a_device_reports_what_was_measured
 get_supported_operations_1_3(): An answer for each operation of the main subgraph; control flow is as supported as all it refers to.
@@ -184,7 +184,7 @@ model_cache: Is copied and authenticated whole before any of it is used.
 data_cache: Has to be of the same compilation; is copied, or mapped where `DeviceSettings.maps_cache_files` says so and nobody else can write it.
 - devices/cache/test_cache.py::TestSecurity::test_a_data_cache_of_another_length_fails_the_loading
 - devices/cache/test_files.py::test_files_that_others_may_write_are_copied
-token: Has to be that of the saving.
+token: Has to be as for the saving.
 - devices/cache/test_cache.py::TestSecurity::test_a_token_that_is_not_that_of_the_model_is_noticed
 callback: As for `prepare_model_1_3`.
 - devices/cache/test_cache.py::TestLoadedModels::test_a_null_callback_is_invalid
@@ -441,7 +441,7 @@ G12: A deadline that has passed is reported to the callback; synchronous and fen
 # Models
 M1: Each subgraph has an operand and an operation.
 - hal/validate/test_model.py::test_a_subgraph_cannot_be_empty
-M2: Operand types are those of the version, or of an extension that the model names.
+M2: Operand types are of the version, or of an extension that the model names.
 - hal/validate/test_operands.py::test_an_unknown_operand_type_is_refused
 - hal/validate/test_operands.py::test_an_operand_type_newer_than_the_model_is_refused
 M3: Scalars have rank 0; tensors leave theirs open from 1.2 on, unless they are constants.
@@ -463,7 +463,7 @@ M6: A constant has the bytes of its dimensions, which are all known; no size ove
 M7: Lifetimes are those that exist; a SUBGRAPH has its type and lifetime both.
 - hal/validate/test_operands.py::test_an_unknown_lifetime_is_refused
 - hal/validate/test_operands.py::test_subgraph_is_both_type_and_lifetime_or_neither
-M8: Operations are those of the version, and name operands that exist.
+M8: Operations are of the version, and name operands that exist.
 - hal/validate/test_model.py::test_an_unknown_operation_is_refused
 - hal/validate/test_model.py::test_an_operation_names_operands_that_exist
 M9: An operation fits its signature.
@@ -516,9 +516,9 @@ R2: What is omitted has neither location nor dimensions.
 R3: All else lies within its pool; buffers are used as a whole.
 - hal/validate/test_request.py::test_an_argument_lies_within_its_pool
 - hal/validate/test_request.py::test_pools_without_bytes_are_used_as_a_whole
-R4: Dimensions agree with those of the model.
+R4: Dimensions agree with the model's.
 - hal/validate/test_request.py::test_given_dimensions_agree_with_the_model
-R5: Those of inputs are known in the end; those of outputs too before 1.2 and in fenced executions.
+R5: Inputs' dimensions are known in the end; outputs' too before 1.2 and in fenced executions.
 - hal/validate/test_request.py::test_the_dimensions_of_an_input_must_all_be_known
 - hal/validate/test_request.py::test_the_dimensions_of_an_output_may_stay_open_where_that_is_allowed
 - hal/versions/test_device.py::test_1_0_cannot_leave_output_dimensions_open
@@ -726,7 +726,7 @@ MC1: Half and twice the bytes to copy from.
 - devices/test_domains_copies.py::test_pools_to_copy_from_have_the_size_of_the_buffer
 MC2: The same where an axis is open.
 - devices/test_domains_copies.py::test_pools_to_copy_from_have_the_size_of_what_is_given
-MC3: Other dimensions than those of the buffer.
+MC3: Other dimensions than the buffer's.
 - devices/test_domains_copies.py::test_dimensions_of_what_is_copied_are_those_of_the_buffer
 MC4: The same where an axis is open.
 - devices/test_domains_copies.py::test_dimensions_that_were_left_open_are_given

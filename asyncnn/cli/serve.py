@@ -30,8 +30,8 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     user_weight UID=WEIGHT: Share of lane time of a user, 1 unless given; repeatable.
     trust_same_uid: Map files of this user that could be truncated instead of copying.
     trust_regions: Run regions, which engines read as they are, in the driver itself,
-        for other users too; else what this user sends and cannot be checked runs
-        apart, in a process for each connection.
+        of all users; else this user's that cannot be checked run apart, in a process
+        for each connection.
     max_connections: Connections at a time.
     limit NAME=VALUE: What clients may have, by the name that errors give it, as in
         UserLimits.max_pools=8; repeatable.
