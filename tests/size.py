@@ -7,6 +7,7 @@ with the reason beside it.
 
 import ast
 import math
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -29,6 +30,9 @@ EQUAL_LINES = 6
 SLACK = 0.005
 """By which figures may grow without a word, as changes meet that know nothing of each
 other; at least one, where the most is not zero."""
+
+OBSCURE = re.compile(r"(?<![A-Za-z])(tell|told)|\b(that|those) of\b", re.IGNORECASE)
+"""For notify, report or return, and for the noun itself."""
 
 PARTS = ("tools", "runtime", "devices", "service")
 VERSIONS_OF_THE_HAL = "hal/versions/"
@@ -176,6 +180,12 @@ def listed() -> Mapping[str, list[str]]:
             f"{file.path}: {each.name}: {count}"
             for file, each in functions
             if (count := arguments_of(each)) > MANY_ARGUMENTS
+        ],
+        "lines with tell, told, that of, those of": [
+            f"{file.path}: {line.strip()}"
+            for file in files
+            for line in file.text
+            if OBSCURE.search(line)
         ],
         "class names of several things": [
             f"{name}: {', '.join(where)}"

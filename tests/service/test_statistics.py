@@ -166,7 +166,7 @@ async def test_a_device_without_statistics_says_so(
 ) -> None:
     path = tmp_path / "driver.sock"
     async with Server(Unmeasured(hal), path), connect(path) as device:
-        with pytest.raises(GeneralFailureError, match="tells no statistics"):
+        with pytest.raises(GeneralFailureError, match="reports no statistics"):
             await device.statistics()
     with pytest.raises(GeneralFailureError, match="keeps no statistics"):
         await Device("unmeasured", Unmeasured(hal)).statistics()
@@ -231,7 +231,7 @@ class TestAnswers:
             await self.ask(wire.SupportedOperations(3, 0, ()))
 
     async def test_with_a_failure(self) -> None:
-        with pytest.raises(DeviceUnavailableError, match="tells no statistics"):
+        with pytest.raises(DeviceUnavailableError, match="reports no statistics"):
             await self.ask(wire.Statistics(3, ErrorStatus.DEVICE_UNAVAILABLE, None))
 
     async def test_with_nothing(self) -> None:
