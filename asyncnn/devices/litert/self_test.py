@@ -29,7 +29,7 @@ _OFFSETS_BYTES = (0, 4, 16, 64)
 _MOST_INTERRUPTIONS = 500
 _LATER_S, _MOMENTS = 50e-6, 50
 
-LITERT = Tried("litert", "LiteRT's C API", "asyncnn.devices.litert.self_test", 3)
+LITERT = Tried("litert", "LiteRT's C API", "asyncnn.devices.litert.self_test", 4)
 
 
 def reason_against(

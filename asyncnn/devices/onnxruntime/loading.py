@@ -17,7 +17,7 @@ from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 
 TRIED = Tried(
-    "onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.runtime_trial", 2
+    "onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.runtime_trial", 3
 )
 
 _PROVIDER_HINT = "the device onnxruntime computes on the CPU"
