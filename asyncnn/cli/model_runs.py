@@ -35,11 +35,11 @@ from asyncnn.tools.samples import (
     Sample,
     Tolerance,
     compare,
+    hinting_open_axes,
     load_arrays,
     random_sample,
     samples,
     save_samples,
-    hinting_open_axes,
 )
 
 PATHS: tuple[AnyPath, ...] = ("async", "sync", "burst", "fenced")

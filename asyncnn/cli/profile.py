@@ -79,7 +79,7 @@ def _measured(asked: ProfileOptions, path: Path) -> "Profile":
     from asyncnn.devices import OWN_PROCESS
     from asyncnn.runtime.opening_devices import open_device
     from asyncnn.tools.profiling.observed_runs import ProfileOrder, measure
-    from asyncnn.tools.samples import random_sample, hinting_open_axes
+    from asyncnn.tools.samples import hinting_open_axes, random_sample
 
     named, extensions = asked.load(path, strict=asked.strict)
     given = options.given_samples(asked.input_file, named.inputs)

@@ -15,7 +15,7 @@ from asyncnn.burst import BurstController, BurstStatistics
 from asyncnn.burst.controller import CLOSED, IN_FLIGHT
 from asyncnn.burst.link import failed
 from asyncnn.callbacks import Completion, ExecutionResult
-from asyncnn.deadlines import deadline_after, seconds_until, lateness
+from asyncnn.deadlines import deadline_after, lateness, seconds_until
 from asyncnn.execution import IBinding, IInProcess, Outputs
 from asyncnn.hal.errors import (
     AsyncnnError,

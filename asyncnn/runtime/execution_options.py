@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
-from asyncnn.deadlines import deadline_after, nanoseconds, seconds_until, lateness
+from asyncnn.deadlines import deadline_after, lateness, nanoseconds, seconds_until
 from asyncnn.execution import Outputs
 from asyncnn.hal.errors import (
     InvalidArgumentError,

@@ -155,9 +155,9 @@ class _Order(NamedTuple):
             try:
                 return from_buffer(memoryview(source).toreadonly())
             except TypeError:
-                kind = type(source).__name__
+                wrong = type(source).__name__
                 raise WrongTypeError(
-                    f"a model is loaded from a path or bytes, not {kind}"
+                    f"a model is loaded from a path or bytes, not {wrong}"
                 ) from None
         file = open_model_file(source)
         with located(source):

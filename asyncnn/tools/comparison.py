@@ -39,8 +39,8 @@ from asyncnn.tools.samples import (
     Tolerance,
     as_narrow,
     compare,
-    random_sample,
     hinting_open_axes,
+    random_sample,
     without_common_nan,
 )
 

@@ -295,7 +295,7 @@ class OnnxRuntimeLibrary:
         if provider.name not in known:
             raise EngineUnavailableError(
                 f"ONNX Runtime was built without execution provider {provider.name!r}",
-                hint=f"it has: {', '.join(known) or 'none but the CPU\'s'}",
+                hint=f"it has: {', '.join(known) or 'only the CPU provider'}",
             )
         return known[provider.name]
 

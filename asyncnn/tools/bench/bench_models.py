@@ -44,7 +44,7 @@ from asyncnn.tools.other_runtimes import (
     as_peer_takes,
     litert_version,
 )
-from asyncnn.tools.samples import random_sample, hinting_open_axes
+from asyncnn.tools.samples import hinting_open_axes, random_sample
 
 DEVICE, AWAITED, ACCELERATED = "device", "awaited", "accelerated"
 EXECUTOR, TO_THREAD = "executor", "to_thread"

@@ -31,7 +31,7 @@ from asyncnn.tools.differing.evidence import keep
 from asyncnn.tools.differing.extracts import ModelGraph
 from asyncnn.tools.differing.finding import Question, find
 from asyncnn.tools.differing.sides import PEERS, DeviceSide, PeerSide, Side
-from asyncnn.tools.samples import Sample, random_sample, hinting_open_axes
+from asyncnn.tools.samples import Sample, hinting_open_axes, random_sample
 
 _READS = {"litert": FileKind.TFLITE, "onnxruntime": FileKind.ONNX}
 

@@ -188,8 +188,8 @@ def judged(
         if call.kind is CallKind.COPY_TO:
             compared += 1
             if call.outputs[:1] != outcome.outputs[:1] and call.outputs:
-                found = "other bytes"
-                differences.append(CallDifference(place, name, "buffer", "", found))
+                text = "other bytes"
+                differences.append(CallDifference(place, name, "buffer", "", text))
         elif request is not None and model is not None and call.outputs:
             if not outcome.outputs or not is_complete(call, request):
                 continue
