@@ -5,7 +5,8 @@ out, so that what is parsed is small and the weights stay where the file is mapp
 lengths are read, each of which is checked against the bytes that are left.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,15 +22,9 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _LAST_OF_ONE, _MORE = 0x7F, 0x80
 
+_Parts: TypeAlias = list[bytes | memoryview]
 
-class Field(msgspec.Struct, frozen=True, gc=False):
-    """A field of a message: its number, all of it, and the part that is its value."""
-
-    number: int
-    start: int
-    value: int
-    end: int
-    is_bytes: bool
+B = TypeVar("B", bound=bytes | memoryview)
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -49,44 +44,26 @@ def split(data: memoryview) -> Split:
     :raises InvalidArgumentError: if a field is longer than what is left of its message.
     """
     raw: list[tuple[int, int] | None] = []
-    parts: list[bytes] = []
-    for field in fields(data, 0, len(data)):
-        if field.number == _GRAPH and field.is_bytes:
-            parts += message(_GRAPH, _graph(data, field, raw))
-        else:
-            parts.append(bytes(data[field.start : field.end]))
-    return Split(b"".join(parts), tuple(raw))
+
+    def graph(start: int, end: int) -> _Parts:
+        return message(_GRAPH, _replaced(data, start, end, _INITIALIZER, initializer))
+
+    def initializer(start: int, end: int) -> _Parts | None:
+        raw.append(None)
+        if end - start < MIN_SPLIT_BYTES:
+            return None
+        parts = message(_INITIALIZER, _replaced(data, start, end, _RAW_DATA, raw_data))
+        return parts if raw[-1] else None
+
+    def raw_data(start: int, end: int) -> _Parts | None:
+        # Of a field that is there twice, the last counts.
+        raw[-1] = (start, end) if end - start >= MIN_SPLIT_BYTES else None
+        return None if raw[-1] is None else []
+
+    return Split(b"".join(_replaced(data, 0, len(data), _GRAPH, graph)), tuple(raw))
 
 
-def _graph(
-    data: memoryview, graph: Field, raw: list[tuple[int, int] | None]
-) -> list[bytes]:
-    parts: list[bytes] = []
-    for field in fields(data, graph.value, graph.end):
-        if field.number == _INITIALIZER and field.is_bytes:
-            tensor, position = _tensor(data, field)
-            raw.append(position)
-            parts += message(_INITIALIZER, tensor)
-        else:
-            parts.append(bytes(data[field.start : field.end]))
-    return parts
-
-
-def _tensor(
-    data: memoryview, tensor: Field
-) -> tuple[list[bytes], tuple[int, int] | None]:
-    parts: list[bytes] = []
-    position = None
-    for field in fields(data, tensor.value, tensor.end):
-        is_raw = field.number == _RAW_DATA and field.is_bytes
-        if is_raw and field.end - field.value >= MIN_SPLIT_BYTES:
-            position = field.value, field.end
-        else:
-            parts.append(bytes(data[field.start : field.end]))
-    return parts, position
-
-
-def message(number: int, parts: Sequence[bytes]) -> list[bytes]:
+def message(number: int, parts: Sequence[B]) -> list[bytes | B]:
     """Return the parts of a field whose value are these parts."""
     tag = encoded(number << 3 | _LENGTH)
     return [tag, encoded(sum(map(len, parts))), *parts]
@@ -101,11 +78,21 @@ def encoded(number: int) -> bytes:
     return bytes([*groups, number])
 
 
-def fields(data: memoryview | bytes, start: int, end: int) -> Iterator[Field]:
-    """Yield the fields of a message that lies between two positions.
+def _replaced(
+    data: memoryview,
+    start: int,
+    end: int,
+    number: int,
+    replacement: Callable[[int, int], _Parts | None],
+) -> _Parts:
+    """Return a message with other parts for one of its fields.
+
+    ``replacement`` is given where its value lies; None leaves it as it is.
 
     :raises InvalidArgumentError: if one is longer than what is left of its message.
     """
+    parts, kept = _Parts(), start
+    wanted = number << 3 | _LENGTH
     while start < end:
         # Most numbers have one byte, and a call takes longer than all else here.
         tag, value = data[start], start + 1
@@ -135,23 +122,16 @@ def fields(data: memoryview | bytes, start: int, end: int) -> Iterator[Field]:
                 "what it is part of",
                 hint="the file may be cut short",
             )
-        yield Field(tag >> 3, start, value, after, kind == _LENGTH)
+        if tag == wanted:
+            given = replacement(value, after)
+            if given is not None:
+                parts += [data[kept:start], *given]
+                kept = after
         start = after
+    return [*parts, data[kept:end]]
 
 
-def decoded(data: memoryview, start: int, end: int) -> list[int]:
-    """Return the numbers that lie between two positions, one after the other.
-
-    :raises InvalidArgumentError: if these are no numbers.
-    """
-    numbers: list[int] = []
-    while start < end:
-        number, start = _decoded(data, start, end)
-        numbers.append(number)
-    return numbers
-
-
-def _decoded(data: memoryview | bytes, start: int, end: int) -> tuple[int, int]:
+def _decoded(data: memoryview, start: int, end: int) -> tuple[int, int]:
     """Return the number at ``start`` and the position behind it."""
     number = 0
     for place, position in enumerate(range(start, min(start + 10, end))):

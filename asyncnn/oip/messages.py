@@ -8,13 +8,9 @@ pool of their own, so that a process may have a client's stubs of the same names
 from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf.descriptor_pb2 import (  # type: ignore[import-untyped]
-    DescriptorProto,
-    FieldDescriptorProto,
-    FileDescriptorProto,
-)
 from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped]
-from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
+
+from asyncnn.extensions import message_tables
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
@@ -87,9 +83,8 @@ SystemSharedMemoryRegisterResponse
 SystemSharedMemoryUnregisterRequest: string name 1
 SystemSharedMemoryUnregisterResponse
 """
-"""Each message with its fields: a type, a name and a number.
+"""Each message with its fields; see `asyncnn.extensions.message_tables`.
 
-In front of the type is whether there are several, by name, or one of those so marked.
 KServe's own messages of loading have the model's name where Triton's have the name of a
 repository, and say in their answers what Triton's leave out.
 """
@@ -110,26 +105,10 @@ METHODS = {
 }
 """Messages of each method: its request and its answer; of the last one, in streams."""
 
-_INTEGERS = ("int32", "int64", "uint32", "uint64")
-_TYPES: dict[str, Any] = {
-    name: getattr(FieldDescriptorProto, f"TYPE_{name.upper()}")
-    for name in ("bool", "float", "double", "string", "bytes", *_INTEGERS)
-}
 
-
-def _file() -> FileDescriptorProto:
-    """Return the table as protobuf describes a file."""
-    file = FileDescriptorProto(
-        name="asyncnn/oip.proto", package=PACKAGE, syntax="proto3"
-    )
-    found: dict[str, DescriptorProto] = {}
-    for line in TABLE.replace("\n    ", " ").strip().splitlines():
-        head, _, fields = line.partition(":")
-        name, _, outer = head.partition(" of ")
-        inside = found[outer].nested_type if outer else file.message_type
-        message = found[name] = inside.add(name=name)
-        for field in filter(None, map(str.strip, fields.split(", "))):
-            _add(message, f"{outer}.{name}" if outer else name, *field.split())
+def pool_of(others: Iterable[bytes] = ()) -> DescriptorPool:
+    """Return a pool with the service, and other files as they are serialised."""
+    file = message_tables.described(PACKAGE, TABLE, syntax="proto3")
     service = file.service.add(name=SERVICE.rpartition(".")[2])
     for name, (request, answer) in METHODS.items():
         service.method.add(
@@ -139,44 +118,7 @@ def _file() -> FileDescriptorProto:
             client_streaming="Stream" in name,
             server_streaming="Stream" in name,
         )
-    return file
-
-
-def _add(
-    message: DescriptorProto, path: str, kind: str, name: str, number: str
-) -> None:
-    """Add a field; a map is, as in protobuf, a repeated message of keys and values."""
-    how, _, type_ = kind.rpartition(":")
-    if how == "map":
-        entry = message.nested_type.add(name=f"{name.title()}Entry")
-        entry.options.map_entry = True
-        _add(entry, "", "string", "key", "1")
-        _add(entry, "", type_, "value", "2")
-        how, type_ = "repeated", f"{path}.{entry.name}"
-    field = message.field.add(
-        name=name,
-        number=int(number),
-        label=FieldDescriptorProto.LABEL_REPEATED
-        if how == "repeated"
-        else FieldDescriptorProto.LABEL_OPTIONAL,
-    )
-    if type_ in _TYPES:
-        field.type = _TYPES[type_]
-    else:
-        field.type = FieldDescriptorProto.TYPE_MESSAGE
-        field.type_name = f".{PACKAGE}.{type_}"
-    if how == "one":
-        if not message.oneof_decl:
-            message.oneof_decl.add(name="parameter_choice")
-        field.oneof_index = 0
-
-
-def pool_of(others: Iterable[bytes] = ()) -> DescriptorPool:
-    """Return a pool with the service, and other files as they are serialised."""
-    pool = DescriptorPool()
-    for serialized in (_file().SerializeToString(), *others):
-        pool.AddSerializedFile(serialized)
-    return pool
+    return message_tables.pool_of([file.SerializeToString(), *others])
 
 
 _pool = pool_of()
@@ -184,4 +126,4 @@ _pool = pool_of()
 
 def message_class(name: str) -> Any:
     """Return the class of a message of the table."""
-    return GetMessageClass(_pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))
+    return message_tables.message_class_of(_pool, f"{PACKAGE}.{name}")

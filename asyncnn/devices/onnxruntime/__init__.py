@@ -29,6 +29,7 @@ from pathlib import Path
 from asyncnn.hal.errors import EngineUnavailableError
 
 PACKAGE = "onnxruntime"
+_MESSAGES = "google.protobuf"  # which graphs are read with
 
 _HINT = "install it with: pip install asyncnn[onnxruntime]"
 KNOWN_HINT = (
@@ -40,18 +41,21 @@ KNOWN_HINT = (
 def found() -> tuple[Path, str]:
     """Return the shared library and its version, which is a part of its name.
 
-    It is looked for without importing anything of it.
+    It is looked for without importing anything of it, as is what else is needed.
 
     :raises EngineUnavailableError: if it is not there.
     """
-    try:
-        spec = importlib.util.find_spec(PACKAGE)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None:
-        raise EngineUnavailableError(f"{PACKAGE} is not installed", hint=_HINT)
+    origins: list[str] = []
+    for package in (PACKAGE, _MESSAGES):
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None or spec.origin is None:
+            raise EngineUnavailableError(f"{package} is not installed", hint=_HINT)
+        origins.append(spec.origin)
     name = "libonnxruntime.so."
-    found = sorted((Path(spec.origin).parent / "capi").glob(f"{name}[0-9]*"))
+    found = sorted((Path(origins[0]).parent / "capi").glob(f"{name}[0-9]*"))
     if len(found) != 1:
         raise EngineUnavailableError(
             f"{PACKAGE} is installed without its shared library", hint=KNOWN_HINT

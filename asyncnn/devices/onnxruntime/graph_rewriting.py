@@ -1,206 +1,27 @@
-"""Changes files of ONNX that were checked, as ONNX Runtime is to have them.
-
-The numbers of fields are from ONNX's ``onnx.proto``.
-"""
+"""Changes graphs that were checked, as ONNX Runtime is to have them."""
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Set
+from itertools import count
+from typing import Any, NamedTuple
 
 from asyncnn.devices.onnxruntime.region_checks import (
     NAMED,
     NEED_ELEMENTS,
+    NODE,
     POSITIVE,
+    TENSOR,
+    CheckedGraph,
     operator_type,
 )
-from asyncnn.extensions.protobuf import Field, decoded, encoded, fields, message
+from asyncnn.hal.operations.bound import Shape
 
-_GRAPH, _FUNCTION, _FUNCTION_NODE = 7, 25, 7
-_NODE, _INITIALIZER, _INPUT, _OUTPUT = 1, 5, 11, 12
-_READ, _COMPUTED, _NODE_NAME, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 1, 2, 3, 4, 5, 7
-_PORT_NAME = 1
-_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
-_LENGTHS, _ELEMENT_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9
-_KEY, _VALUE = 1, 2
-_INTEGER, _TENSOR = 3, 5
-_IS_INTEGER, _IS_TENSOR = b"\xa0\x01\x02", b"\xa0\x01\x04"  # the kind, field 20
-_HEAD = bytes([_LENGTHS << 3, 2, _ELEMENT_TYPE << 3, 7])  # of two integers of 64 bits
-
-_PARTS: dict[str, dict[int, str]] = {
-    "file": {_GRAPH: "graph", _FUNCTION: "function"},
-    "graph": {_NODE: "node"},
-    "function": {_FUNCTION_NODE: "node"},
-    "node": {_ATTRIBUTE: "attribute"},
-    "attribute": dict.fromkeys((6, 11), "graph"),
-}
-"""What has nodes in it, by the numbers of fields."""
-
-
-def mended(content: bytes, doubtful: Set[bytes]) -> bytes:
-    """Return a checked file whose nodes end no process.
-
-    Without the empty inputs that nodes name at their ends: they mean nothing, and some
-    kernels read them. With names of all outputs where kernels write all. With nodes in
-    front of those that need elements of ``doubtful`` tensors, or positive numbers:
-    these fail, in a kernel that checks what it is given.
-    """
-    whole = Field(0, 0, 0, len(content), True)
-    parts = _mended(content, whole, "file", doubtful)
-    return content if parts is None else b"".join(parts)
-
-
-def _mended(
-    content: bytes, part: Field, kind: str, doubtful: Set[bytes]
-) -> list[bytes] | None:
-    """Return what is in a part, None where nothing is to be changed."""
-    parts, kept = list[bytes](), part.value
-    for field in fields(content, part.value, part.end):
-        inner = _PARTS[kind].get(field.number) if field.is_bytes else None
-        nodes = list[list[bytes]]()
-        if inner == "node":
-            nodes = _mended_node(content, field, doubtful)
-        elif inner is not None:
-            changed = _mended(content, field, inner, doubtful)
-            nodes = [] if changed is None else [changed]
-        if nodes:
-            parts.append(content[kept : field.start])
-            for node in nodes:
-                parts += message(field.number, node)
-            kept = field.end
-    return [*parts, content[kept : part.end]] if parts else None
-
-
-def _mended_node(
-    content: bytes, node: Field, doubtful: Set[bytes]
-) -> list[list[bytes]]:
-    """Return a node after those that see to what it reads; none if it may stay."""
-    rest, before, is_changed = list[bytes](), list[list[bytes]](), False
-    texts = {n: list[bytes]() for n in (_READ, _COMPUTED, _DOMAIN, _OP_TYPE)}
-    for field in fields(content, node.value, node.end):
-        texts.get(field.number, []).append(content[field.value : field.end])
-        if field.number not in (_READ, _COMPUTED):
-            own = [content[field.start : field.end]]
-            is_attribute = field.number == _ATTRIBUTE
-            inner = is_attribute and _mended(content, field, "attribute", doubtful)
-            rest += message(_ATTRIBUTE, inner) if inner else own
-            is_changed |= bool(inner)
-    inputs, outputs, *words = texts.values()
-    while inputs and not inputs[-1]:
-        inputs.pop()
-        is_changed = True
-    type_ = operator_type(*[b"".join(each[-1:]) for each in words])
-    needed, axis = NEED_ELEMENTS.get(type_, (None, 0))
-    for place, name in enumerate(inputs):
-        new = b"%d of #%d" % (place, node.start)
-        if name and place in POSITIVE.get(type_, ()):
-            # What has so many elements, and is none below 0.
-            before.append(_node(b"HannWindow", [name], new + b" window"))
-            before += _filled(new + b" window", 0, new, b"%s is not positive" % name)
-            inputs[place] = new + b" size"
-            before.append(_node(b"Size", [new], inputs[place]))
-        elif place == needed and name in doubtful:
-            problem = b"%s is read, and has no elements" % name
-            before += _filled(name, axis, new, problem)
-            inputs[place] = new
-    for place, name in enumerate(outputs):
-        if type_ in NAMED and not name:
-            outputs[place] = b"#%d to %d" % (node.start, place)
-            is_changed = True
-    for number in (_READ, _COMPUTED):
-        rest += [part for name in texts[number] for part in message(number, [name])]
-    return [*before, rest] if before or is_changed else []
-
-
-def _filled(name: bytes, axis: int, new: bytes, problem: bytes) -> list[list[bytes]]:
-    """Return nodes for the same tensor, which fail if it is empty from an axis on.
-
-    A length that is to be found cannot be given beside one of 0. Nothing is copied.
-    """
-    rows, both, flat, shape = (b"%s.%d" % (new, n) for n in range(4))
-    begin = *message(_PORT_NAME, [b"axis"]), bytes([_INTEGER << 3, axis]), _IS_INTEGER
-    tensor = message(_TENSOR, [_HEAD, *message(_RAW_DATA, [struct.pack("<2q", -1, 0)])])
-    lengths = *message(_PORT_NAME, [b"value"]), *tensor, _IS_TENSOR
-    return [
-        _node(b"Constant", [], both, message(_ATTRIBUTE, lengths)),
-        _node(b"Flatten", [name], rows, message(_ATTRIBUTE, begin)),
-        _node(b"Reshape", [rows, both], flat, message(_NODE_NAME, [problem])),
-        _node(b"Shape", [name], shape),
-        _node(b"Reshape", [flat, shape], new),
-    ]
-
-
-def _node(
-    type_: bytes, inputs: Sequence[bytes], output: bytes, rest: Sequence[bytes] = ()
-) -> list[bytes]:
-    """Return a node of one output; ``rest`` are further fields."""
-    read = [part for name in inputs for part in message(_READ, [name])]
-    return [*read, *message(_COMPUTED, [output]), *message(_OP_TYPE, [type_]), *rest]
-
-
-def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
-    """Return a checked file in which some outputs are copies: inputs, or repeated ones.
-
-    ONNX Runtime would hand the tensor over, and leave the memory of the output alone.
-    """
-    data = memoryview(content)
-
-    def changed(part: Field) -> list[bytes] | None:
-        name = _last(data, part, _PORT_NAME) if part.number == _OUTPUT else b""
-        if part.number != _OUTPUT or name not in handed_on:
-            return None
-        copy = name + b" copy %d" % part.start
-        # Of a field that is there twice, the last counts.
-        port = content[part.value : part.end], *message(_PORT_NAME, [copy])
-        node = message(_NODE, _node(b"Identity", [name], copy))
-        return message(_OUTPUT, port) + node
-
-    return _with_graph(data, changed)
-
-
-def with_inputs(content: bytes, tables: Mapping[bytes, "Weight"]) -> bytes:
-    """Return a checked file in which some weights are further inputs, in this order."""
-    data, ports = memoryview(content), list[bytes]()
-    for name, table in tables.items():
-        axes = [message(1, [b"\x08", encoded(each)]) for each in table.lengths]
-        shape = message(2, [each for axis in axes for each in axis])
-        tensor = message(1, [b"\x08", encoded(table.element_type), *shape])
-        port = *message(_PORT_NAME, [name]), *message(2, tensor)
-        ports += message(_INPUT, port)
-
-    def changed(part: Field) -> list[bytes] | None:
-        is_weight = part.number == _INITIALIZER
-        return [] if is_weight and _last(data, part, _NAME) in tables else None
-
-    return _with_graph(data, changed, ports)
-
-
-def _with_graph(
-    data: memoryview,
-    changed: Callable[[Field], list[bytes] | None],
-    added: Sequence[bytes] = (),
-) -> bytes:
-    """Return a file whose graph has parts changed, None for those left, and others."""
-    parts = list[bytes]()
-    for field in fields(data, 0, len(data)):
-        if field.number != _GRAPH:
-            parts.append(bytes(data[field.start : field.end]))
-            continue
-        graph = list[bytes]()
-        for part in fields(data, field.value, field.end):
-            given = changed(part)
-            graph += [bytes(data[part.start : part.end])] if given is None else given
-        parts += message(_GRAPH, [*graph, *added])
-    return b"".join(parts)
-
-
-def _last(data: memoryview, part: Field, number: int) -> bytes:
-    """Return the bytes of a field of a message, of several the last, of none none."""
-    found = b""
-    for each in fields(data, part.value, part.end):
-        if each.number == number:
-            found = bytes(data[each.value : each.end])
-    return found
+_INT64 = 7  # of elements
+_IS_INTEGER, _IS_TENSOR = 2, 4  # of attributes
+_NEGATIVE_AND_ZERO = TENSOR(
+    dims=[2], data_type=_INT64, raw_data=struct.pack("<2q", -1, 0)
+)
 
 
 class Weight(NamedTuple):
@@ -213,65 +34,139 @@ class Weight(NamedTuple):
     end: int
 
 
-def separated(
-    data: memoryview, element_bytes: Mapping[int, int], read: Set[bytes]
-) -> tuple[bytes, list[Weight]]:
-    """Return a checked file without its large weights that are ``read``, and these.
-
-    They are said to be in another file, which nobody looks for if the weights are
-    given besides; others, ONNX Runtime drops. ``element_bytes`` are of known types.
-    """
-    weights: dict[bytes, Weight] = {}
-
-    def changed(part: Field) -> list[bytes] | None:
-        weight = None
-        if part.number == _INITIALIZER and part.end - part.value >= _LARGE_BYTES:
-            weight = _weight(data, part, element_bytes)
-        if weight is None or weight.name in weights or weight.name not in read:
-            return None
-        weights[weight.name] = weight
-        rest = [
-            bytes(data[each.start : each.end])
-            for each in fields(data, part.value, part.end)
-            if each.number not in (_RAW_DATA, _DATA_LOCATION)
-        ]
-        place = *message(_KEY, [b"location"]), *message(_VALUE, [b"weights"])
-        rest += message(_EXTERNAL_DATA, place)
-        return message(_INITIALIZER, [*rest, _IS_EXTERNAL])
-
-    return _with_graph(data, changed), [*weights.values()]
-
-
 _LARGE_BYTES = 1 << 12
 """A smaller weight is copied sooner than it is taken out."""
 
-_IS_EXTERNAL = encoded(_DATA_LOCATION << 3) + encoded(1)
+
+def take_weights(
+    graph: CheckedGraph, data: memoryview, element_bytes: Mapping[int, int]
+) -> list[Weight]:
+    """Take out the large weights that are read; return where they are.
+
+    That is in the file ``data``. They are said to be in another file, which nobody
+    looks for if the weights are given besides; others, ONNX Runtime drops.
+    ``element_bytes`` are of known types.
+    """
+    weights: dict[bytes, Weight] = {}
+    for tensor, place in zip(graph.model.graph.initializer, graph.raw, strict=True):
+        if place is None:
+            continue
+        name, type_, lengths = tensor.name, tensor.data_type, tuple(tensor.dims)
+        start, end = place
+        size = math.prod(lengths) * element_bytes.get(type_, 0)
+        is_fit = size == end - start >= _LARGE_BYTES and min(lengths, default=0) >= 0
+        if not is_fit or name in weights or name not in graph.read:
+            tensor.raw_data = bytes(data[start:end])
+            continue
+        weights[name] = Weight(name, type_, lengths, start, end)
+        tensor.DiscardUnknownFields()  # elements in another form, say
+        tensor.external_data.add(key=b"location", value=b"weights")
+        tensor.data_location = 1
+    return [*weights.values()]
 
 
-def _weight(
-    data: memoryview, tensor: Field, element_bytes: Mapping[int, int]
-) -> Weight | None:
-    """Return what an initializer is; None if its elements are not all of its bytes."""
-    lengths, found = list[int](), dict[int, Field]()
-    for field in fields(data, tensor.value, tensor.end):
-        if field.number == _LENGTHS:  # packed, or one by one
-            lengths += decoded(data, field.value, field.end)
-        elif field.number in found or field.number not in _OF_WEIGHTS:
-            return None
-        else:
-            found[field.number] = field
-    if not {_ELEMENT_TYPE, _NAME, _RAW_DATA} <= found.keys():
-        return None
-    raw, name = found[_RAW_DATA], found[_NAME]
-    types = decoded(data, found[_ELEMENT_TYPE].value, found[_ELEMENT_TYPE].end)
-    size = math.prod(lengths) * element_bytes.get(types[0], 0)
-    if not raw.is_bytes or not name.is_bytes or size != raw.end - raw.value:
-        return None
-    text = bytes(data[name.value : name.end])
-    return Weight(text, types[0], tuple(lengths), raw.value, raw.end)
+def make_inputs(graph: CheckedGraph, weights: Mapping[bytes, Weight]) -> None:
+    """Make further inputs of some weights, in this order."""
+    main = graph.model.graph
+    for place in reversed(range(len(main.initializer))):
+        if main.initializer[place].name in weights:
+            del main.initializer[place]
+    for name, weight in weights.items():
+        tensor = main.input.add(name=name).type.tensor_type
+        tensor.elem_type = weight.element_type
+        for length in weight.lengths:
+            tensor.shape.dim.add(dim_value=length)
 
 
-_DOCUMENTATION = 12
-_OF_WEIGHTS = frozenset(
-    {_ELEMENT_TYPE, _NAME, _RAW_DATA, _DATA_LOCATION, _DOCUMENTATION}
-)
+def rewritten(graph: CheckedGraph) -> bytes:
+    """Return the file of a graph, whose nodes end no process now.
+
+    It is without the empty inputs that nodes name at their ends: they mean nothing, and
+    some kernels read them. With names of all outputs where kernels write all. With
+    nodes in front of those that need elements of doubtful tensors, or positive numbers:
+    these fail, in a kernel that checks what it is given.
+
+    What the file says of shapes inside may be wrong, and ONNX Runtime believes it: it
+    is left out where shapes of outputs depend on it.
+
+    ONNX Runtime would hand inputs over that are outputs, and leave the memory of the
+    output alone: such outputs are copies.
+    """
+    numbers = count()
+    for nodes, places in graph.unsafe:
+        before = {
+            place: [*_mending(nodes[place], graph.doubtful, next(numbers))]
+            for place in places
+        }
+        if any(before.values()):
+            every = [
+                each
+                for place, node in enumerate(nodes)
+                for each in (*before.get(place, ()), node)
+            ]
+            del nodes[:]
+            nodes.extend(every)
+    main = graph.model.graph
+    if all(map(shape_in_file, main.output)):
+        for info in main.value_info:
+            if info.type.tensor_type.HasField("shape"):
+                info.type.tensor_type.ClearField("shape")
+    for place, port in enumerate(main.output):
+        name = port.name
+        if name in graph.handed_on:
+            port.name = name + b" copy %d" % place
+            main.node.append(_node(b"Identity", [name], port.name))
+    content: bytes = graph.model.SerializeToString()
+    return content
+
+
+def shape_in_file(info: Any) -> Shape | None:
+    """Return the shape that a file has for an output, if any."""
+    tensor = info.type.tensor_type
+    lengths = tuple(each.dim_value for each in tensor.shape.dim)
+    is_known = tensor.HasField("shape") and min(lengths, default=1) > 0
+    return lengths or (1,) if is_known else None
+
+
+def _mending(node: Any, doubtful: Set[bytes], number: int) -> Iterator[Any]:
+    """Change a node; yield those that are to be in front of it."""
+    inputs, outputs = node.input, node.output
+    while inputs and not inputs[-1]:
+        del inputs[-1]
+    type_ = operator_type(node.domain, node.op_type)
+    needed, axis = NEED_ELEMENTS.get(type_, (None, 0))
+    for place, name in enumerate([*inputs]):
+        new = b"%d of #%d" % (place, number)
+        if name and place in POSITIVE.get(type_, ()):
+            # What has so many elements, and is none below 0.
+            yield _node(b"HannWindow", [name], new + b" window")
+            yield from _filled(new + b" window", 0, new, b"%s is not positive" % name)
+            inputs[place] = new + b" size"
+            yield _node(b"Size", [new], inputs[place])
+        elif place == needed and name in doubtful:
+            problem = b"%s is read, and has no elements" % name
+            yield from _filled(name, axis, new, problem)
+            inputs[place] = new
+    for place, name in enumerate([*outputs]):
+        if type_ in NAMED and not name:
+            outputs[place] = b"#%d to %d" % (number, place)
+
+
+def _filled(name: bytes, axis: int, new: bytes, problem: bytes) -> Iterator[Any]:
+    """Yield nodes for the same tensor, which fail if it is empty from an axis on.
+
+    A length that is to be found cannot be given beside one of 0. Nothing is copied.
+    """
+    rows, both, flat, shape = (b"%s.%d" % (new, n) for n in range(4))
+    constant = _node(b"Constant", [], both)
+    constant.attribute.add(name=b"value", t=_NEGATIVE_AND_ZERO, type=_IS_TENSOR)
+    flatten = _node(b"Flatten", [name], rows)
+    flatten.attribute.add(name=b"axis", i=axis, type=_IS_INTEGER)
+    reshape = _node(b"Reshape", [rows, both], flat)
+    reshape.name = problem
+    yield from (constant, flatten, reshape, _node(b"Shape", [name], shape))
+    yield _node(b"Reshape", [flat, shape], new)
+
+
+def _node(type_: bytes, inputs: list[bytes], output: bytes) -> Any:
+    return NODE(op_type=type_, input=inputs, output=[output])

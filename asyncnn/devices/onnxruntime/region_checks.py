@@ -6,15 +6,53 @@ is refused, as is nesting that would exhaust its stack, and functions that call
 themselves, or so many others that they would fill all memory once they are inlined.
 Types and shapes are ONNX Runtime's own business, and it checks them.
 
-The numbers of fields are from ONNX's ``onnx.proto``.
+ONNX Runtime gets what was looked at here, written anew from the messages that it was
+read into: whatever else bytes may be taken for does not matter.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, Field, decoded, fields
+import numpy as np
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from asyncnn.extensions.message_tables import described, message_class_of, pool_of
+from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, split
 from asyncnn.extensions.regions import DATA_DEPENDENT
 from asyncnn.hal.errors import InvalidArgumentError, in_one_line
+
+TABLE = """
+Model: Graph graph 7, repeated:Function functions 25
+Graph: repeated:Node node 1, repeated:Tensor initializer 5, repeated:Port input 11,
+    repeated:Port output 12, repeated:Port value_info 13,
+    repeated:SparseTensor sparse_initializer 15
+Node: repeated:bytes input 1, repeated:bytes output 2, bytes name 3, bytes op_type 4,
+    repeated:Attribute attribute 5, bytes domain 7, bytes overload 8
+Attribute: bytes name 1, int64 i 3, bytes s 4, Tensor t 5, Graph g 6,
+    repeated:Tensor tensors 10, repeated:Graph graphs 11, int64 type 20,
+    SparseTensor sparse_tensor 22, repeated:SparseTensor sparse_tensors 23
+Tensor: repeated:int64 dims 1, int64 data_type 2, bytes name 8, bytes raw_data 9,
+    repeated:Entry external_data 13, int64 data_location 14
+Entry: bytes key 1, bytes value 2
+SparseTensor: Tensor values 1, Tensor indices 2
+Port: bytes name 1, Type type 2
+Type: TensorType tensor_type 1
+TensorType: int64 elem_type 1, Lengths shape 2
+Lengths: repeated:Length dim 1
+Length: int64 dim_value 1
+Function: bytes name 1, repeated:bytes input 4, repeated:Node node 7, bytes domain 10,
+    repeated:Attribute attribute_proto 11, bytes overload 13
+"""
+"""What is looked at of ONNX's ``onnx.proto``, or changed; the rest stays as it is.
+
+Its enumerations are numbers here: of a kind that is not known, it would keep another.
+"""
+
+_pool = pool_of([described("regions", TABLE, syntax="proto2").SerializeToString()])
+MODEL, NODE, TENSOR = (
+    message_class_of(_pool, f"regions.{name}") for name in ("Model", "Node", "Tensor")
+)
 
 MOST_NODES = 200_000
 """Of all graphs and functions, each counted as often as it is called."""
@@ -66,19 +104,17 @@ _KEEPING = frozenset({b"Cast", b"DequantizeLinear", b"Identity", b"Transpose"})
 """Operators whose result has elements if their first input has."""
 
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
-_GRAPH, _FUNCTION = 7, 25
-_NODE, _INITIALIZER, _INPUT, _OUTPUT, _SPARSE_INITIALIZER = 1, 5, 11, 12, 15
-_READ, _COMPUTED, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 1, 2, 4, 5, 7
-_PORT_NAME, _NODE_OVERLOAD = 1, 8
-_DIMS, _TENSOR_NAME = 1, 8
-_ATTRIBUTE_NAME, _TEXT = 1, 4
-_TENSORS_OF = frozenset({5, 10})
-_GRAPHS_OF = frozenset({6, 11})
-_SPARSE_TENSORS_OF = frozenset({22, 23})
-_VALUES, _INDICES = 1, 2
-_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
-_FUNCTION_NAME, _FUNCTION_INPUT, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 4, 7, 10
-_FUNCTION_ATTRIBUTE, _FUNCTION_OVERLOAD = 11, 13
+_LOOKED_AT = (
+    _DATA_DEPENDENT | _KEEPING | NAMED | NEED_ELEMENTS.keys() | POSITIVE.keys()
+) | {b"Constant", b"ConstantOfShape", b"Gather"}
+
+_FILLED, _POSITIVE = 1, 2
+"""What is known of a tensor: it has elements; these are numbers of 64 bits above 0."""
+
+_INT64 = 7
+
+_TEXT, _TENSOR, _GRAPH, _SPARSE_TENSOR = 4, 5, 6, 22
+_SEVERAL = {10: _TENSOR, 11: _GRAPH, 23: _SPARSE_TENSOR}
 
 _Name = tuple[bytes, bytes, bytes]
 """Domain, name and overload of a function, or of what a node calls."""
@@ -87,25 +123,37 @@ _Name = tuple[bytes, bytes, bytes]
 class Traits(NamedTuple):
     """How a graph may run: for any time, with results of shapes that data decide.
 
-    ``handed_on`` are inputs that are outputs as well, and repeated outputs. Some node
-    of one that is to be mended could end the process, as it reads ``doubtful`` tensors,
-    which may be without elements, or for another reason. ``tables`` are all that nodes
-    only take rows of. Such nodes read inputs that it ``needs_elements`` of, from some
-    axis on. What no node has, and is no output, is not among what is ``read``.
+    Nodes read inputs that it ``needs_elements`` of, from some axis on.
     """
 
     may_loop: bool
     depends_on_data: bool
-    handed_on: frozenset[bytes] = frozenset()
-    is_to_be_mended: bool = False
-    doubtful: frozenset[bytes] = frozenset()
-    tables: frozenset[bytes] = frozenset()
     needs_elements: Mapping[bytes, int] = {}
-    read: frozenset[bytes] = frozenset()
 
 
-def check_graph(data: memoryview) -> Traits:
-    """Check an ONNX file that ONNX Runtime is to run; return how it may run.
+class CheckedGraph(NamedTuple):
+    """A file that was checked, as a message without its large weights.
+
+    ``raw`` says of each initializer where in the file its raw data lie, if these were
+    taken out. ``handed_on`` are inputs that are outputs as well, and repeated outputs.
+    ``tables`` are all that nodes only take rows of. What no node has, and is no output,
+    is not among what is ``read``. Of nodes and the places among them, some could end
+    the process, as they read ``doubtful`` tensors, which may be without elements, or
+    for another reason; nodes of graphs within others come first.
+    """
+
+    model: Any
+    raw: Sequence[tuple[int, int] | None]
+    traits: Traits
+    handed_on: frozenset[bytes]
+    tables: frozenset[bytes]
+    read: frozenset[bytes]
+    doubtful: frozenset[bytes]
+    unsafe: Sequence[tuple[Any, Sequence[int]]]
+
+
+def check_graph(data: memoryview) -> CheckedGraph:
+    """Check an ONNX file that ONNX Runtime is to run.
 
     How long that takes may depend on the data.
 
@@ -113,74 +161,57 @@ def check_graph(data: memoryview) -> Traits:
     """
     if not 0 < len(data) <= MAX_MESSAGE_BYTES:
         raise InvalidArgumentError(f"a graph of {len(data)} bytes")
-    check = _Check(data)
+    parts = split(data)
+    try:
+        model = MODEL.FromString(parts.rest)
+    except DecodeError as error:
+        raise InvalidArgumentError(f"damaged ONNX file: {error}") from error
+    check = _Check(model)
     check.check()
-    handed_on = frozenset(check.inputs & check.outputs | check.repeated)
-    tables = check.tables - check.read - check.inputs - check.outputs
-    needed = {name: axis for name, axis in check.needed.items() if name in check.inputs}
-    doubtful = check.doubtful | (check.needed.keys() - needed.keys())
-    return Traits(
-        *(check.may_loop, check.depends_on_data, handed_on),
-        *(check.is_to_be_mended or bool(doubtful), frozenset(doubtful)),
-        *(frozenset(tables), needed),
-        frozenset(check.tables | check.read | check.outputs),
+    inputs = {port.name for port in model.graph.input}
+    outputs = Counter(port.name for port in model.graph.output)
+    handed_on = {n for n, count in outputs.items() if count > 1 or n in inputs}
+    needed = {name: axis for name, axis in check.needed.items() if name in inputs}
+    return CheckedGraph(
+        model,
+        parts.raw,
+        Traits(check.may_loop, check.depends_on_data, needed),
+        frozenset(handed_on),
+        frozenset(check.tables - check.read - inputs - outputs.keys()),
+        frozenset(check.tables | check.read | outputs.keys()),
+        frozenset(check.doubtful | (check.needed.keys() - needed.keys())),
+        check.unsafe,
     )
 
 
 class _Check:
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
+    def __init__(self, model: Any) -> None:
+        self._model = model
         self.may_loop = self.depends_on_data = False
         # Whether calls of functions omit inputs, and any operator in those needs all.
         self._omits = self._needs_all = False
-        self.inputs, self.outputs = set[bytes](), set[bytes]()
-        self.repeated = set[bytes]()
         self.tables, self.read = set[bytes](), set[bytes]()
-        self.is_to_be_mended = False
+        self.unsafe: list[tuple[Any, Sequence[int]]] = []
         # What nodes of the graph need elements of, from which axis on, and inner ones.
         self.needed, self.doubtful = dict[bytes, int](), set[bytes]()
-        # Of graphs within each other, which tensors surely have elements.
-        self._scopes: list[dict[bytes, bool]] = []
-        self._is_filled = False  # the constant that an attribute is
-        self._functions: dict[_Name, Field] = {}
+        # Of graphs within each other, what is known of tensors, 0 for nothing.
+        self._scopes: list[dict[bytes, int]] = []
+        self._constant = 0  # the one that an attribute is
+        self._functions: dict[_Name, Any] = {}
         self._sizes: dict[_Name, int] = {}
 
     def check(self) -> None:
-        data = self._data
-        graphs: list[Field] = []
-        for field in fields(data, 0, len(data)):
-            if field.number == _GRAPH:
-                graphs.append(field)
-            elif field.number == _FUNCTION:
-                texts = self._texts(
-                    field, _FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD
-                )
-                name = _name(*texts)
-                if name in self._functions:
-                    raise InvalidArgumentError(f"two functions {_shown(name)}")
-                self._functions[name] = field
-        if not graphs:
+        for function in self._model.functions:
+            name = _name(function.domain, function.name, function.overload)
+            if name in self._functions:
+                raise InvalidArgumentError(f"two functions {_shown(name)}")
+            self._functions[name] = function
+        if not self._model.HasField("graph"):
             raise InvalidArgumentError("an ONNX file without a graph")
         # Each of them, as one that nobody calls is looked at, too.
         nodes = sum(self._nodes_of(name, ()) for name in self._functions)
-        nodes += sum(self._graph(graph, 1, ()) for graph in graphs)
-        self._count(nodes)
+        self._count(nodes + self._graph(self._model.graph, 1, ()))
         self._check_complete(self._omits and self._needs_all)
-
-    def _texts(self, message: Field, *numbers: int) -> list[bytes]:
-        found = dict.fromkeys(numbers, b"")
-        for field in self._within(message):
-            if field.number in found:
-                found[field.number] = bytes(self._data[field.value : field.end])
-        return [*found.values()]
-
-    def _within(self, message: Field) -> Iterator[Field]:
-        if not message.is_bytes:
-            raise InvalidArgumentError(
-                f"damaged ONNX file: field {message.number} at byte {message.start} "
-                "is no message"
-            )
-        return fields(self._data, message.value, message.end)
 
     def _count(self, nodes: int) -> int:
         if nodes > MOST_NODES:
@@ -199,68 +230,57 @@ class _Check:
                     f"function {_shown(name)} calls itself, or is nested more than "
                     f"{MOST_NESTED} deep"
                 )
-            nodes = 0
+            function, inner = self._functions[name], (*callers, name)
             scopes, self._scopes = self._scopes, [{}]
-            for field in self._within(self._functions[name]):
-                if field.number == _FUNCTION_NODE:
-                    nodes += self._node(field, 1, (*callers, name))
-                elif field.number == _FUNCTION_ATTRIBUTE:
-                    nodes += self._attribute(field, 1, (*callers, name))[1]
+            nodes = self._nodes(function.node, 1, inner)
+            for attribute in function.attribute_proto:
+                nodes += self._attribute(attribute, 1, inner)
             self._scopes = scopes
             self._sizes[name] = self._count(nodes)
         return nodes
 
-    def _graph(self, graph: Field, depth: int, callers: tuple[_Name, ...]) -> int:
+    def _graph(self, graph: Any, depth: int, callers: tuple[_Name, ...]) -> int:
         if depth > MOST_NESTED:
             raise InvalidArgumentError(f"graphs nested more than {MOST_NESTED} deep")
-        nodes, scope = 0, dict[bytes, bool]()
+        scope = dict[bytes, int]()
+        for tensor in graph.initializer:
+            name, known = tensor.name, _known_of(tensor)
+            scope[name] = min(known, scope.get(name, known))
+        for port in graph.input:
+            scope.setdefault(port.name, 0)
+        for sparse in graph.sparse_initializer:
+            _check_sparse(sparse)
         self._scopes.append(scope)
-        by_kind = sorted(self._within(graph), key=lambda each: each.number == _NODE)
-        for field in by_kind:  # nodes are the last
-            if field.number == _NODE:
-                nodes += self._node(field, depth, callers)
-            elif field.number == _INITIALIZER:
-                name, scope[name] = self._tensor(field)
-            elif field.number == _SPARSE_INITIALIZER:
-                self._sparse_tensor(field)
-            elif field.number in (_INPUT, _OUTPUT):
-                (name,) = self._texts(field, _PORT_NAME)
-                if field.number == _INPUT:
-                    scope.setdefault(name, False)
-                if depth == 1:
-                    self.repeated |= self.outputs & {name}
-                    (self.inputs if field.number == _INPUT else self.outputs).add(name)
+        nodes = self._nodes(graph.node, depth, callers)
         self._scopes.pop()
-        return self._count(nodes)
+        return nodes
 
-    def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:
-        nodes, self._is_filled = 1, False
+    def _nodes(self, nodes: Any, depth: int, callers: tuple[_Name, ...]) -> int:
+        """Check nodes; return how many they are, with those in them."""
+        count, unsafe = 0, list[int]()
+        for place, node in enumerate(nodes):
+            inner, is_unsafe = self._node(node, depth, callers)
+            count += 1 + inner
+            if is_unsafe:
+                unsafe.append(place)
+        if unsafe:
+            self.unsafe.append((nodes, unsafe))
+        return self._count(count)
+
+    def _node(
+        self, node: Any, depth: int, callers: tuple[_Name, ...]
+    ) -> tuple[int, bool]:
+        """Check a node; return how many are in it, and if it is unsafe."""
+        nodes, self._constant = 0, 0
         is_main = depth == 1 and not callers
-        texts = {_DOMAIN: b"", _OP_TYPE: b"", _NODE_OVERLOAD: b""}
-        inputs, computed, attributes = list[bytes](), list[bytes](), set[bytes]()
-        for field in self._within(node):
-            if field.number == _ATTRIBUTE:
-                attribute, inner = self._attribute(field, depth, callers)
-                attributes.add(attribute)
-                nodes += inner
-                continue
-            text = bytes(self._data[field.value : field.end])
-            if field.number == _READ:
-                inputs.append(text)
-            elif field.number == _COMPUTED:
-                computed.append(text)
-            elif field.number in texts:
-                texts[field.number] = text
-        name = _name(*texts.values())
-        domain, type_ = name[0], operator_type(*name[:2])
+        for attribute in node.attribute:
+            nodes += self._attribute(attribute, depth, callers)
+        inputs, computed = node.input[:], node.output[:]
+        name = domain, type_, _ = _name(node.domain, node.op_type, node.overload)
         omits = b"" in inputs
-        self.is_to_be_mended |= inputs[-1:] == [b""] or type_ in POSITIVE
-        self.is_to_be_mended |= type_ in NAMED and b"" in computed
         if name in self._functions:
             nodes += self._nodes_of(name, callers)
-            taken = self._within(self._functions[name])
-            most = sum(field.number == _FUNCTION_INPUT for field in taken)
-            self._omits |= omits or len(inputs) < most
+            self._omits |= omits or len(inputs) < len(self._functions[name].input)
         elif domain not in DOMAINS or type_ in REFUSED:
             raise InvalidArgumentError(f"operator {_shown(name)} may not be run")
         elif len(inputs) < _AT_LEAST.get(type_, 0):
@@ -268,30 +288,50 @@ class _Check:
         elif type_ in _COMPLETE:
             self._needs_all |= bool(callers)
             self._check_complete(omits)
-        self.depends_on_data |= type_ in _DATA_DEPENDENT
+        is_unsafe, known = omits and not inputs[-1], 0
+        if type_ in _LOOKED_AT and domain in DOMAINS:
+            self.depends_on_data |= type_ in _DATA_DEPENDENT
+            is_unsafe |= type_ in POSITIVE or (type_ in NAMED and b"" in computed)
+            is_unsafe |= self._is_in_need(node, type_, inputs, is_main)
+            first = b"".join(inputs[:1])
+            if type_ == b"Constant":
+                known = self._constant
+            elif type_ in _KEEPING:
+                known = min(self._known(first), _FILLED)
+            elif type_ == b"ConstantOfShape":
+                known = self._known(first) // _POSITIVE
+            if is_main and name == (b"", b"Gather", b""):
+                self.tables.add(first)
+                del inputs[:1]
+        scope = self._scopes[-1]
+        for each in computed:
+            # Which of several of one name ONNX Runtime takes is not known.
+            scope[each] = 0 if each in scope else known
+        self.read.update(inputs)
+        return nodes, is_unsafe
+
+    def _is_in_need(
+        self, node: Any, type_: bytes, inputs: Sequence[bytes], is_main: bool
+    ) -> bool:
+        """Return whether a node needs elements of a tensor that may have none."""
         place, axis = NEED_ELEMENTS.get(type_, (len(inputs), 0))
         needed = inputs[place] if place < len(inputs) else b""
         # Without an axis, elements of none are all different.
-        if needed and (type_ != b"Unique" or b"axis" in attributes):
-            if is_main and not self._has_elements(needed):
-                self.needed[needed] = min(axis, self.needed.get(needed, axis))
-            elif not self._has_elements(needed):
-                self.doubtful.add(needed)
-        has_elements = type_ == b"Constant" and self._is_filled
-        has_elements |= type_ in _KEEPING and self._has_elements(b"".join(inputs[:1]))
-        self._scopes[-1].update(dict.fromkeys(computed, has_elements))
-        if is_main and name == (b"", b"Gather", b""):
-            self.tables.update(inputs[:1])
-            inputs = inputs[1:]
-        self.read.update(inputs)
-        return nodes
+        if type_ == b"Unique" and not any(a.name == b"axis" for a in node.attribute):
+            needed = b""
+        if not needed or self._known(needed):
+            return False
+        if is_main:
+            self.needed[needed] = min(axis, self.needed.get(needed, axis))
+        else:
+            self.doubtful.add(needed)
+        return True
 
-    def _has_elements(self, name: bytes) -> bool:
-        """Return whether a tensor surely has elements."""
+    def _known(self, name: bytes) -> int:
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]
-        return False
+        return 0
 
     def _check_complete(self, omits: bool) -> None:
         if omits:
@@ -299,55 +339,53 @@ class _Check:
                 "an operator of any number of inputs may lack one of them"
             )
 
-    def _attribute(
-        self, attribute: Field, depth: int, callers: tuple[_Name, ...]
-    ) -> tuple[bytes, int]:
-        """Check an attribute; return its name, and the nodes of graphs in it."""
+    def _attribute(self, attribute: Any, depth: int, callers: tuple[_Name, ...]) -> int:
+        """Check an attribute; return the number of nodes of graphs in it."""
         nodes = 0
-        name = text = b""
-        for field in self._within(attribute):
-            if field.number == _ATTRIBUTE_NAME:
-                name = bytes(self._data[field.value : field.end])
-            elif field.number == _TEXT:
-                text = bytes(self._data[field.value : field.end])
-            elif field.number in _GRAPHS_OF:
+        for field, value in attribute.ListFields():
+            number = field.number
+            kind = _SEVERAL.get(number, number)
+            parts = value if kind != number else (value,)
+            if kind == _TEXT:
+                self._check_text(attribute, value)
+            elif kind == _GRAPH:
                 self.may_loop = True
-                nodes += self._graph(field, depth + 1, callers)
-            elif field.number in _TENSORS_OF:
-                _, self._is_filled = self._tensor(field)
-            elif field.number in _SPARSE_TENSORS_OF:
-                self._sparse_tensor(field)
+                nodes += sum(self._graph(each, depth + 1, callers) for each in parts)
+            elif kind == _TENSOR:
+                for each in parts:
+                    self._constant = _known_of(each)
+            elif kind == _SPARSE_TENSOR:
+                for each in parts:
+                    _check_sparse(each)
+        return nodes
+
+    def _check_text(self, attribute: Any, text: bytes) -> None:
         # ONNX Runtime never comes to the end of such an equation; a function may hand
         # any text on to one.
+        name = attribute.name
         if not text.isascii() and (name == b"equation" or self._functions):
             raise InvalidArgumentError(
                 f"attribute {name.decode(errors='replace')[:80]!r} is not in ASCII"
             )
-        return name, nodes
 
-    def _sparse_tensor(self, tensor: Field) -> None:
-        for field in self._within(tensor):
-            if field.number in (_VALUES, _INDICES):
-                self._tensor(field)
 
-    def _tensor(self, tensor: Field) -> tuple[bytes, bool]:
-        """Check a constant; return its name, and whether it has elements."""
-        name, lengths = b"", list[int]()
-        for field in self._within(tensor):
-            if field.number == _DIMS:
-                lengths += decoded(self._data, field.value, field.end)
-            elif field.number == _TENSOR_NAME:
-                name = bytes(self._data[field.value : field.end])
-            elif field.number == _EXTERNAL_DATA or (
-                field.number == _DATA_LOCATION
-                and not field.is_bytes
-                and self._data[field.value]
-            ):
-                raise InvalidArgumentError(
-                    "the graph has weights that are not in it",
-                    hint="give them as further inputs of the region",
-                )
-        return name, 0 not in lengths
+def _check_sparse(sparse: Any) -> None:
+    for tensor in (sparse.values, sparse.indices):
+        _known_of(tensor)
+
+
+def _known_of(tensor: Any) -> int:
+    """Check a constant; return what is known of it."""
+    if tensor.external_data or tensor.data_location:
+        raise InvalidArgumentError(
+            "the graph has weights that are not in it",
+            hint="give them as further inputs of the region",
+        )
+    if 0 in tensor.dims:
+        return 0
+    data = tensor.raw_data if tensor.data_type == _INT64 else b""
+    is_positive = data and not len(data) % 8 and np.frombuffer(data, "<i8").min() > 0
+    return _POSITIVE if is_positive else _FILLED
 
 
 def _name(domain: bytes, name: bytes, overload: bytes) -> _Name:

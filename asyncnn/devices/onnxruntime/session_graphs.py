@@ -126,6 +126,11 @@ class OnnxRegions:
         declared = tuple(output.shape for output in operation.outputs)
         if len(declared) != len(session.outputs) or session.traits.depends_on_data:
             return declared  # of another number, it is refused
+        for number, wrong in enumerate(session.wrong):
+            if wrong and declared[number] == wrong:
+                raise InvalidArgumentError(
+                    f"output {number} of the graph has another shape than {list(wrong)}"
+                )
         given = _shapes_of(operation.inputs[1:])
         found: tuple[Shape | None, ...] | None = session.learnt.of(given)
         if found is None:

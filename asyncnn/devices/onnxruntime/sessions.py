@@ -22,12 +22,12 @@ import numpy as np
 from asyncnn.devices.compiled_graph import Array
 from asyncnn.devices.onnxruntime.graph_rewriting import (
     Weight,
-    mended,
-    separated,
-    with_copies,
-    with_inputs,
+    make_inputs,
+    rewritten,
+    shape_in_file,
+    take_weights,
 )
-from asyncnn.devices.onnxruntime.region_checks import Traits, check_graph
+from asyncnn.devices.onnxruntime.region_checks import CheckedGraph, Traits, check_graph
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, OnnxRuntimeLibrary
 from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions.regions import BFLOAT16
@@ -177,19 +177,27 @@ class RegionSession:
         library: OnnxRuntimeLibrary,
         content: Array | bytes,
         threads: int,
-        traits: Traits,
+        graph: CheckedGraph,
         learnt: LearntShapes,
     ) -> None:
         self._library = library
-        self.traits = traits
+        self.traits = graph.traits
         self.learnt = learnt
         self._released = _Released(library, content)
-        self.handle = self._released.create(content, threads, traits)
+        self.handle = self._released.create(content, threads, graph)
         self.tables = self._released.tables
         self.outputs = self._ports("Output")
         inputs = self._ports("Input")
         self.inputs = inputs[: len(inputs) - len(self.tables)]
-        if not all(port.known_shape for port in self.inputs):
+        # Of outputs, shapes that the file has where others follow from its inputs.
+        self.wrong: tuple[Shape | None, ...] = ()
+        if all(port.known_shape for port in self.inputs):
+            pairs = zip(self.outputs, graph.model.graph.output, strict=False)
+            self.wrong = tuple(
+                None if port.known_shape else shape_in_file(info)
+                for port, info in pairs
+            )
+        else:
             # What the file says of results may hold for one run only.
             self.outputs = tuple(
                 port._replace(lengths=None) if port.lengths else port
@@ -226,7 +234,7 @@ def _created(
     library: OnnxRuntimeLibrary,
     content: Array | bytes,
     threads: int,
-    traits: Traits,
+    graph: CheckedGraph,
     values: list[int],
     tables: dict[bytes, int],
 ) -> int:
@@ -238,23 +246,21 @@ def _created(
     reads there. Large ``tables`` are inputs: all initializers are copied for a moment.
     """
     data = np.frombuffer(content, np.uint8)
-    rest, weights = separated(data.data, _ELEMENT_BYTES, traits.read)
-    if traits.is_to_be_mended:
-        rest = mended(rest, traits.doubtful)
-    if traits.handed_on:
-        rest = with_copies(rest, traits.handed_on)
+    weights = take_weights(graph, data.data, _ELEMENT_BYTES)
     inputs: dict[bytes, Weight] = {}
     if library.provider is None and not isinstance(content, bytes):
         at = address_of(data)
         inputs = {
             each.name: each
             for each in weights
-            if each.name in traits.tables
+            if each.name in graph.tables
             and each.end - each.start >= _LARGE_BYTES
             and not (at + each.start) % _ELEMENT_BYTES[each.element_type]
         }
-        rest = with_inputs(rest, inputs) if inputs else rest
+        if inputs:
+            make_inputs(graph, inputs)
         weights = [each for each in weights if each.name not in inputs]
+    rest = rewritten(graph)
     options = library.create("CreateSessionOptions")
     try:
         library.call("SetSessionLogSeverityLevel", options, SILENT)
@@ -299,9 +305,9 @@ class _Released:
         self._values: list[int] = []
         self.tables: dict[bytes, int] = {}
 
-    def create(self, content: Array | bytes, threads: int, traits: Traits) -> int:
+    def create(self, content: Array | bytes, threads: int, graph: CheckedGraph) -> int:
         """Create the session; return it."""
-        given = self._library, content, threads, traits, self._values, self.tables
+        given = self._library, content, threads, graph, self._values, self.tables
         self._session = _created(*given)
         if self._memory is None:
             self._release_values()
@@ -327,7 +333,6 @@ class RegionSessions:
         self, library: OnnxRuntimeLibrary, traits: Traits, digest: bytes | None = None
     ) -> None:
         self._library = library
-        self._traits = traits
         self._learnt = LearntShapes(traits.depends_on_data)
         self._digest = digest
         self._lock = threading.Lock()
@@ -335,9 +340,16 @@ class RegionSessions:
         self._sessions = WeakValueDictionary()
 
     def session(
-        self, source: Array | bytes, threads: int = 1, *, makes_way: bool = False
+        self,
+        source: Array | bytes,
+        threads: int = 1,
+        *,
+        makes_way: bool = False,
+        graph: CheckedGraph | None = None,
     ) -> RegionSession:
         """Return the session for so many threads, made of ``source`` if there is none.
+
+        ``graph`` is what it was found to be, and is not used again.
 
         :raises GeneralFailureError: if it cannot be made, or the file has changed.
         """
@@ -351,7 +363,7 @@ class RegionSessions:
                 if digest_of(content) != self._digest:
                     changed = "the graph has changed since it was prepared"
                     raise GeneralFailureError(changed)
-            about = self._traits, self._learnt
+            about = graph or check_graph(_bytes_of(content)), self._learnt
             made = RegionSession(self._library, content, threads, *about)
             self._sessions[threads, makes_way] = made
             return made
@@ -394,19 +406,18 @@ class Sessions:
         known = self._known.get(id(source))
         if known is not None and known.source() is source:
             return known.region.session(source, threads, makes_way=makes_way)
-        flat = source.reshape(-1)
-        content: Array | bytes = flat
-        if not is_final(source):
-            content = source.tobytes()
-            flat = np.frombuffer(content, np.uint8)
-        traits = check_graph(flat.data)
+        is_kept = is_final(source)
+        content: Array | bytes = source.reshape(-1) if is_kept else source.tobytes()
+        graph = check_graph(_bytes_of(content))
         number, regions = id(source), self._known
         gone = ref(source, lambda _: regions.pop(number, None))
         with self._lock:
-            region = self._region(content, traits)
+            region = self._region(content, graph.traits)
             # Now: it is found by who comes while the session is made.
             known = regions[number] = _Known(gone, region)
-        known.session = region.session(content, threads, makes_way=makes_way)
+        known.session = region.session(
+            content, threads, makes_way=makes_way, graph=graph
+        )
         return known.session
 
     def _region(self, content: Array | bytes, traits: Traits) -> RegionSessions:
@@ -435,6 +446,10 @@ class _Known:
         self.source = source
         self.region = region
         self.session: RegionSession | None = None
+
+
+def _bytes_of(content: Array | bytes) -> memoryview:
+    return np.frombuffer(content, np.uint8).data
 
 
 def _are_equal(one: Array, other: Array) -> bool:

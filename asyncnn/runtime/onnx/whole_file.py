@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, split
+from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, MIN_SPLIT_BYTES, split
 from asyncnn.extensions.regions import (
     BFLOAT16,
     DATA_DEPENDENT,
@@ -40,6 +40,7 @@ from asyncnn.runtime.onnx.schema import (
     Axes,
     embed,
     graphs_in,
+    inner_graphs,
     is_external,
     lengths_of,
     metadata_of,
@@ -69,10 +70,11 @@ def reading_whole(
         it refers to cannot be read.
     """
     with decoding("ONNX"):
-        model = parsed(split(view(memory)))
+        parts = split(view(memory))
+        model = parsed(parts)
         yield
         graph, metadata = model.graph, metadata_of(model)
-        graphs = graphs_in(graph)
+        nodes = _nodes_in(graph)
         weights = {tensor.name for tensor in graph.initializer}
         weights.update(each.values.name for each in graph.sparse_initializer)
         ends = [_axes(info) for info in graph.input if info.name not in weights]
@@ -83,15 +85,23 @@ def reading_whole(
         known = given_lengths(lengths, input_shapes)
         outputs = [_like_its_state(_axes(info), inputs) for info in graph.output]
         is_open = _has_open(inputs, known)
-        if not is_open or _has_fixed(outputs):
-            inferred = _inferred(model, graphs, inputs, fixed, outputs, known, is_open)
+        # ONNX Runtime infers what follows from the file itself, and knows it better.
+        is_complete = not (fixed or _has_open(ends, {}) or _has_open(outputs, {}))
+        if _has_fixed(outputs) if is_open else not is_complete:
+            inferred = _inferred(model, nodes, inputs, fixed, outputs, known, is_open)
             outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
-        if _has_unforeseen(graphs):
+        kinds = [node.op_type for node in nodes]
+        if not DATA_DEPENDENT.isdisjoint(kinds) or any(
+            kind in _MISJUDGED and _is_misjudged(node)
+            for kind, node in zip(kinds, nodes, strict=True)
+        ):
             # The file's lengths are of one run.
             outputs = [replace(e, lengths=("",) * len(e.lengths)) for e in outputs]
         whole = memory
-        if any(is_external(tensor) for tensor in tensors_in(graphs)):
+        if b"location" in parts.rest and any(
+            is_external(tensor) for tensor in tensors_in(graphs_in(graph))
+        ):
             whole = _completed(memory, folder, type(model))
         yield
     given = {each.name: _port(each, known) for each in inputs} | fixed
@@ -149,22 +159,25 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
     return alike
 
 
-def _has_unforeseen(graphs: Iterable[Any]) -> bool:
-    """Return whether a run alone shows the shape of something that is computed."""
-    return any(
-        node.op_type in DATA_DEPENDENT or _is_misjudged(node)
-        for each in graphs
-        for node in each.node
-    )
+_HOLDING = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Operators of ONNX that have graphs."""
 
 
-_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+def _nodes_in(graph: Any) -> list[Any]:
+    """Return the nodes of a graph and those in it."""
+    nodes = [*graph.node]
+    for node in nodes:  # which grow meanwhile
+        if node.op_type in _HOLDING or node.domain:
+            for inner in inner_graphs(node):
+                nodes += inner.node
+    return nodes
+
+
+_MISJUDGED = frozenset({"AveragePool", "ConvTranspose", "LpPool", "MaxPool"})
 
 
 def _is_misjudged(node: Any) -> bool:
     """Return whether ONNX may infer another shape than ONNX Runtime computes."""
-    if node.op_type not in _POOLS and node.op_type != "ConvTranspose":
-        return False
     given = {each.name: each for each in node.attribute}
     is_padded = "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME")
     if node.op_type == "ConvTranspose":
@@ -226,7 +239,7 @@ def _shown(name: int | str) -> str:
 
 def _inferred(
     model: Any,
-    graphs: Iterable[Any],
+    nodes: Iterable[Any],
     inputs: Sequence[Axes],
     fixed: Mapping[str, Array],
     outputs: Sequence[Axes],
@@ -247,11 +260,15 @@ def _inferred(
                 shape.dim.add()
             if length:
                 shape.dim[axis].dim_value = length
-    for graph in graphs:
-        for node in graph.node:
-            # The package's inference reads them, and ends the process.
-            while node.input and not node.input[-1]:
-                del node.input[-1]
+    for node in nodes:
+        # The package's inference reads them, and ends the process.
+        read = node.input
+        while read and not read[-1]:
+            del read[-1]
+        if node.op_type == "Constant":
+            for part in node.attribute:
+                if part.t.ByteSize() >= MIN_SPLIT_BYTES:
+                    part.t.ClearField("raw_data")  # only its shape matters
     from_array = import_module("onnx.numpy_helper").from_array
     model.graph.initializer.extend(from_array(v, n) for n, v in fixed.items())
     infer = import_module("onnx.shape_inference").infer_shapes

@@ -43,10 +43,11 @@ async def test_one_that_fails_is_not_used(
             pass
 
 
+@pytest.mark.parametrize("needed", ["PACKAGE", "_MESSAGES"])
 async def test_without_the_package_the_device_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, needed: str
 ) -> None:
-    monkeypatch.setattr(onnxruntime, "PACKAGE", "there_is_no_such_package")
+    monkeypatch.setattr(onnxruntime, needed, "there_is.no_such_package")
     monkeypatch.setattr(loading, "_loaded", [])
     with pytest.raises(EngineUnavailableError, match=r"asyncnn\[onnxruntime\]"):
         async with open_device("onnxruntime"):
@@ -89,7 +90,7 @@ def test_what_does_not_work_is_found(
 TELLS_NOBODY = """
 import os
 from asyncnn.devices import onnxruntime
-from asyncnn.devices.onnxruntime.region_checks import Traits
+from asyncnn.devices.onnxruntime.region_checks import check_graph
 from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.runtime_trial import chain
 from asyncnn.devices.onnxruntime.sessions import LearntShapes, RegionSession
@@ -99,8 +100,9 @@ def threads():
 
 before = threads(), dict(os.environ)
 library = OnnxRuntimeLibrary(onnxruntime.found()[0])
+content = chain(2, 4)
 session = RegionSession(
-    library, chain(2, 4), 1, Traits(False, False), LearntShapes(False)
+    library, content, 1, check_graph(memoryview(content)), LearntShapes(False)
 )
 assert (threads(), dict(os.environ)) == before
 """

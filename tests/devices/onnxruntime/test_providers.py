@@ -14,7 +14,7 @@ from asyncnn.devices import onnxruntime
 from asyncnn.devices.engine_verdicts import Tried
 from asyncnn.devices.onnxruntime import loading, runtime_api, runtime_trial
 from asyncnn.devices.onnxruntime.providers import ExecutionProvider
-from asyncnn.devices.onnxruntime.region_checks import Traits
+from asyncnn.devices.onnxruntime.region_checks import check_graph
 from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.runtime_trial import chain
 from asyncnn.devices.onnxruntime.sessions import LearntShapes, RegionSession
@@ -199,7 +199,7 @@ def test_the_trial_runs_on_it(
 
 def test_one_that_is_there_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     library = OnnxRuntimeLibrary(onnxruntime.found()[0])
-    about = Traits(may_loop=False, depends_on_data=False), LearntShapes(False)
+    about = check_graph(memoryview(chain(1, 4))), LearntShapes(False)
     azure = ExecutionProvider("azure")
     with pytest.raises(EngineUnavailableError, match=r"without .*'azure'"):
         RegionSession(library.on(azure), chain(1, 4), 1, *about)

@@ -12,7 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn import Device, load, open_device
-from asyncnn.devices.onnxruntime.graph_rewriting import separated, with_inputs
+from asyncnn.devices.onnxruntime.graph_rewriting import (
+    Weight,
+    make_inputs,
+    rewritten,
+    take_weights,
+)
 from asyncnn.devices.onnxruntime.region_checks import check_graph
 from asyncnn.devices.onnxruntime.sessions import ELEMENT_TYPES
 from tests.devices.onnxruntime.graphs import (
@@ -232,6 +237,16 @@ def scaled(
     return graph([node], ports, [("y", number, [length])], [weights])
 
 
+def separated(content: bytes, as_inputs: bool = False) -> tuple[Any, list[Weight]]:
+    """Return a file as ONNX Runtime gets it, and the weights that it gets besides."""
+    data = memoryview(content)
+    checked = check_graph(data)
+    weights = take_weights(checked, data, SIZES)
+    if as_inputs:
+        make_inputs(checked, {each.name: each for each in weights})
+    return onnx.load_from_string(rewritten(checked)), weights
+
+
 class TestWeights:
     """Large weights are taken from where they lie in the file."""
 
@@ -241,25 +256,26 @@ class TestWeights:
         self, device: Device, dtype: Any, is_input: bool
     ) -> None:
         content = scaled(dtype, is_input=is_input)
-        rest, (weight,) = separated(memoryview(content), SIZES, {b"w"})
+        rest, (weight,) = separated(content)
         assert (weight.name, weight.lengths) == (b"w", (WIDE,))
-        assert len(rest) < len(content) - WIDE
+        assert rest.ByteSize() < len(content) - WIDE
         prepared = await device.prepare(load(content))
         (y,) = (await prepared.run([np.full(WIDE, 2, dtype)])).values()
         np.testing.assert_array_equal(y, 2 * np.arange(WIDE))
 
     def test_small_ones_stay(self) -> None:
-        content = scaled(length=8)
-        assert separated(memoryview(content), SIZES, {b"w"}) == (content, [])
+        for length in (8, WIDE // 4):
+            content = scaled(length=length)
+            assert separated(content) == (onnx.load_from_string(content), [])
 
     @pytest.mark.parametrize(
         "wrong",
         [
             {"dims": [WIDE + 1]},
             {"dims": [-WIDE]},
+            {"dims": [-WIDE, -1]},
             {"data_type": TensorProto.INT64},
             {"data_type": 99},
-            {"float_data": [1.0]},
         ],
     )
     def test_those_that_do_not_fit_their_bytes_stay(
@@ -273,8 +289,14 @@ class TestWeights:
                 field.extend(value)
             else:
                 setattr(model.graph.initializer[0], name, value)
-        content = model.SerializeToString()
-        assert separated(memoryview(content), SIZES, {b"w"}) == (content, [])
+        assert separated(model.SerializeToString()) == (model, [])
+
+    async def test_elements_in_another_form_do_not_count(self, device: Device) -> None:
+        model = onnx.load_from_string(scaled())
+        model.graph.initializer[0].float_data.extend([1.0] * WIDE)
+        prepared = await device.prepare(load(model.SerializeToString()))
+        (y,) = (await prepared.run([np.ones(WIDE, F32)])).values()
+        np.testing.assert_array_equal(y, np.arange(WIDE))
 
     async def test_those_that_nothing_reads_are_dropped(self, device: Device) -> None:
         model = onnx.load_from_string(scaled())
@@ -289,9 +311,9 @@ class TestWeights:
     def test_one_of_a_name_is_taken_once(self) -> None:
         model = onnx.load_from_string(scaled())
         model.graph.initializer.append(model.graph.initializer[0])
-        rest, weights = separated(memoryview(model.SerializeToString()), SIZES, {b"w"})
+        rest, weights = separated(model.SerializeToString())
         assert len(weights) == 1
-        assert len(rest) > 4 * WIDE
+        assert rest.ByteSize() > 4 * WIDE
 
     @pytest.mark.alone
     def test_they_are_copied_once(self, tmp_path: Path) -> None:
@@ -312,8 +334,7 @@ async def test_tables_that_rows_are_taken_of_are_not_copied(
     is_table = use in ("", "twice")
     assert check_graph(memoryview(content)).tables == ({b"w"} if is_table else set())
     if is_table:
-        (weight,) = separated(memoryview(content), SIZES, {b"w"})[1]
-        model = onnx.load_from_string(with_inputs(content, {b"w": weight}))
+        model, _ = separated(content, as_inputs=True)
         onnx.checker.check_model(model)
         assert [each.name for each in model.graph.input] == ["i", "w"]
         assert not model.graph.initializer
