@@ -8,7 +8,8 @@ mapped and not checked, as the HAL allows: if it is damaged, results are wrong a
 nothing else.
 
 Loading validates and plans nothing. Whoever loads what another client has loaded, and
-still uses, shares its program: weights, and what an engine has compiled. Plans are
+still uses, shares its program: weights, and what an engine has compiled. So does who
+prepares a region of equal bytes that nobody can change. Plans are
 decoded when they are first needed, over bytes of the data cache, which are not even
 read before where they are mapped.
 `cache_files` opens, copies and locks the files, `cache_format` has their bytes,
@@ -63,12 +64,14 @@ from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.delegation import Delegate, version_of
 from asyncnn.engine.program import is_large
 from asyncnn.extensions import NO_EXTENSIONS, Extensions
+from asyncnn.extensions.regions import region_extension_of
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.slices import Slices, joined
 from asyncnn.hal.types import ExecutionPreference, Model, Priority
 from asyncnn.interpreter_hooks import building_large
+from asyncnn.memory.pages import is_final
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps
 
@@ -76,6 +79,9 @@ logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 2**17
 """Bytes of a model cache with many operations."""
+
+_COMPARED_BYTES = 2**20
+"""Bytes of models that are compared in one step."""
 
 R = TypeVar("R", bound=ModelRecord)
 
@@ -105,9 +111,9 @@ class ModelCaches:
         self._most_bytes = most_bytes
         self._extensions = extensions
         self._delegate = delegate
-        # By their compilation, and by the data file that they were loaded from.
-        self._loaded: WeakValueDictionary[tuple[bytes, tuple[int, ...]], Program]
-        self._loaded = WeakValueDictionary()
+        # By their compilation, and by the data file that they were loaded from, if any.
+        self._shared: WeakValueDictionary[tuple[bytes, tuple[int, ...]], Program]
+        self._shared = WeakValueDictionary()
 
     def preparation(
         self,
@@ -153,11 +159,15 @@ class ModelCaches:
         with building_large() if is_large(model) else nullcontext():
             yield from fitting(model, self._most_bytes)
             identity = b"" if files is None else new_identity()
-            program = yield from Program(
+            program = Program(
                 *(model, None, self._extensions, self._delegate, identity),
                 makes_way=priority is Priority.LOW,
                 is_built=False,
-            ).building(self._most_bytes)
+            )
+            if files is None and _is_final_region(program.source):
+                program = yield from self._sharing(program)
+            else:
+                yield from program.building(self._most_bytes)
             compiled = Compiled(program, preference, priority)
             if files is not None:
                 try:
@@ -165,6 +175,16 @@ class ModelCaches:
                 except AsyncnnError as error:
                     logger.warning("a model is not cached: %s", error)
             return compiled
+
+    def _sharing(self, program: Program) -> Steps[Program]:
+        """Build a program of a region, or return an equal one that is in use."""
+        for reference in self._shared.valuerefs():
+            known = reference()
+            if known is not None and (yield from _are_equal(known, program)):
+                return known
+        yield from program.building(self._most_bytes)
+        self._shared[new_identity(), ()] = program
+        return program
 
     def _load(
         self, files: CacheFiles, unsealed: tuple[CacheRecord, memoryview] | None
@@ -181,7 +201,7 @@ class ModelCaches:
         record, slices = unsealed
         # The very file: with but the sealed half of a pair, nobody gets the weights.
         known = record.compilation, files.data_file
-        shared = self._loaded.get(known)
+        shared = self._shared.get(known)
         if shared is not None:
             return Compiled(shared, record.preference, record.priority)
         model, slices = yield from reading(record, slices, files, may_map=self._may_map)
@@ -205,7 +225,7 @@ class ModelCaches:
             is_built=False,
         ).building(self._most_bytes)
         # Others may have loaded it meanwhile.
-        program = self._loaded.setdefault(known, program)
+        program = self._shared.setdefault(known, program)
         return Compiled(program, record.preference, record.priority)
 
 
@@ -261,6 +281,32 @@ def reading(
     mapping = partial(read_or_map, files.data, record.data_bytes, header)
     pool = yield from asking([files.data], mapping, may_map=may_map)
     return replace(model, pools=(pool,)), rest
+
+
+def _is_final_region(model: Model) -> bool:
+    """Return whether a model is a region that nobody can change any more."""
+    pools = [np.frombuffer(view(memory), np.uint8) for memory in model.pools]
+    return bool(region_extension_of(model)) and all(map(is_final, pools))
+
+
+def _are_equal(one: Program, other: Program) -> Steps[bool]:
+    """Return whether programs are of one model in all its bytes, and used alike."""
+    models = one.source, other.source
+    first, second = (replace(model, pools=()) for model in models)
+    if one.makes_way is not other.makes_way or first != second:
+        return False
+    for pools in zip(*(model.pools for model in models), strict=True):
+        mine, its = (np.frombuffer(view(memory), np.uint8) for memory in pools)
+        if mine.size != its.size:
+            return False
+        if mine.ctypes.data == its.ctypes.data:
+            continue
+        for at in range(0, mine.size, _COMPARED_BYTES):
+            end = at + _COMPARED_BYTES
+            if not np.array_equal(mine[at:end], its[at:end]):
+                return False
+            yield
+    return True
 
 
 def _building(content: memoryview) -> AbstractContextManager[None]:

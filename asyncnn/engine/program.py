@@ -105,7 +105,7 @@ class Program:
         self._main: Plan | None = None
         self.fixed_plan: Plan | None = None
         self._records = dict(records or {})
-        self._makes_way = makes_way
+        self.makes_way = makes_way
         self._regions: dict[int, dict[int, Array]] = {}
         self._threads = 1
         self.most_bytes: int | None = None
@@ -155,7 +155,7 @@ class Program:
                 type_ = operation_type(operation.type)
                 whole = BoundOperation(type_, inputs, outputs)
                 with suppress(ValueNeededError):
-                    infer_shapes(replace(whole, makes_way=self._makes_way))
+                    infer_shapes(replace(whole, makes_way=self.makes_way))
             yield
 
     @property
@@ -237,14 +237,14 @@ class Program:
             if record is not None and shapes == _declared_shapes(subgraph):
                 plan = yield from restoring_plan(
                     *(self.model, subgraph, record(), self.delegate, identity),
-                    makes_way=self._makes_way,
+                    makes_way=self.makes_way,
                 )
                 self._records.pop(number, None)
             else:
                 plan = yield from building_plan(
                     *(self.model, subgraph, shapes, self.delegate, identity),
                     self._regions.setdefault(number, {}),
-                    makes_way=self._makes_way,
+                    makes_way=self.makes_way,
                 )
         if number == MAIN and self._threads > 1:
             for kernel in _engine_kernels(plan):

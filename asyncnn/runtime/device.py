@@ -52,8 +52,7 @@ _REFUSALS = (ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT)
 """How a device says that it cannot compute a model."""
 
 _PrepareOne: TypeAlias = Callable[..., Awaitable[IPreparedModel]]
-"""Prepares one form of a model; caches know the forms of one file by a second argument.
-"""
+"""Prepares one form of a model, in the cache if its kind there is a second argument."""
 
 
 class Device(Opened):
@@ -164,11 +163,13 @@ class Device(Opened):
         named = model if isinstance(model, NamedModel) else numbered_ends(model)
         deadline = deadline_after(timeout)
 
-        async def prepared_hal(form: NamedModel, kind: bytes = b"") -> IPreparedModel:
+        async def prepared_hal(
+            form: NamedModel, kind: bytes | None = b""
+        ) -> IPreparedModel:
             order = PrepareArguments(form.model, preference, priority, deadline)
             with hinting(lambda: _hint_of_lengths(form)):
                 try:
-                    if self._cache is None:
+                    if self._cache is None or kind is None:
                         return await prepare(self.hal, order)
                     known = None if identity is None else identity + kind
                     return await self._cache.prepare(self.hal, order, known)
@@ -200,10 +201,10 @@ class Device(Opened):
         if not forms:
             return named, await prepare_one(named)
         refusal: AsyncnnError | None = None
-        tried = enumerate(forms) if has_extensions_of(self.hal, named.model) else ()
-        for number, form in tried:
+        for form in forms if has_extensions_of(self.hal, named.model) else ():
             try:
-                return form, await prepare_one(form, b"region %d" % number)
+                # To verify a file that a cache keeps takes longer than to prepare it.
+                return form, await prepare_one(form, None)
             except AsyncnnError as error:
                 if error.status not in _REFUSALS:
                     raise

@@ -32,6 +32,7 @@ from asyncnn.service import Server, UserLimits
 from asyncnn.service.driver import server
 from asyncnn.service.driver.isolating import Isolated, Isolation
 from asyncnn.service.process import Peer
+from tests.devices.cache.client import prepared_in
 from tests.mappings import children
 from tests.networks import addition
 from tests.runtime.file_changes import SIZE, tflite
@@ -197,13 +198,14 @@ class TestApart:
         self, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "asyncnn.runtime.model_cache")
-        async with connect(path, cache_dir=tmp_path / "cache") as device:
-            assert await doubled(await device.prepare(ending("nothing")))
-        async with connect(path, cache_dir=tmp_path / "cache") as device:
-            assert await doubled(await device.prepare(ending("nothing")))
+        cache = tmp_path / "cache"
+        async with connect(path) as device:
+            assert await doubled(await prepared_in(cache, device, ending("nothing")))
+        async with connect(path) as device:
+            assert await doubled(await prepared_in(cache, device, ending("nothing")))
             with pytest.raises(DeviceUnavailableError):
                 await end(device, "run")
-        assert list((tmp_path / "cache").iterdir())
+        assert list(cache.iterdir())
         assert not [each for each in caplog.messages if "is not used" in each]
 
     async def test_all_run_in_the_driver_if_they_are_trusted(
@@ -290,10 +292,10 @@ class TestChecked:
     ) -> None:
         before = children()
         for _ in range(2):
-            async with connect(path, cache_dir=tmp_path / "cache") as device:
-                await device.prepare(region)
+            async with connect(path) as device:
+                await prepared_in(tmp_path / "cache", device, region)
                 assert children() == before
-                await device.prepare(products())
+                await prepared_in(tmp_path / "cache", device, products())
                 assert len(children()) == len(before) + 1
             await until(lambda: children() == before)
 

@@ -147,12 +147,12 @@ async def preparing(candidate: ModelCandidate, place: Place) -> Started:
 
 
 async def cached(candidate: ModelCandidate, place: Place) -> Started:
-    """Prepare a model from a cache, beside preparing it anew.
+    """Prepare a translation from a cache, beside preparing it anew.
 
     Some of that may be left to the first run. So a figure is what preparing and that
     take, less what a second run takes.
     """
-    named, inputs = candidate.named, candidate.inputs
+    named, inputs = completed(translating(candidate.named)), candidate.inputs
     folder = place.stack.enter_context(processes.temporary_folder())
     settings, cache = processes.cached_in(folder)
     device, caching = await place.device(settings), await place.device(settings, cache)

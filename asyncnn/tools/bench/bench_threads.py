@@ -271,10 +271,8 @@ async def _held_mib(name: str, model: Path) -> float:
 
 
 async def _serve(pipe: processes.Pipe, socket: Path, *_: object) -> None:
-    """Be a driver, whose clients share a cache, until the pipe closes."""
-    settings, _cache = processes.cached_in(socket.parent)
-    settings = replace(settings, maps_cache_files=False)
-    opened = asyncnn.open_device("accelerated", settings=settings)
+    """Be a driver until the pipe closes."""
+    opened = asyncnn.open_device("accelerated", settings=OWN_PROCESS)
     async with opened as device, Server(device.hal, socket):
         await _until_asked(pipe)
 
@@ -286,8 +284,7 @@ async def _hold(pipe: processes.Pipe, socket: Path, model: Path, name: str) -> N
         run()
         await _until_asked(pipe)
         return
-    _, cache = processes.cached_in(socket.parent)
-    async with asyncnn.connect(socket, cache_dir=cache) as device:
+    async with asyncnn.connect(socket) as device:
         prepared = await device.prepare(asyncnn.load(model))
         await prepared.run(inputs_of(prepared))
         await _until_asked(pipe)

@@ -164,7 +164,9 @@ async def hold_prepared(
     async with opened as device:
 
         async def held(model: Path) -> asyncnn.PreparedModel:
-            prepared = await device.prepare(asyncnn.load(model))
+            # What is handed over as it is goes to no cache.
+            named = asyncnn.load(model, strict=cache is not None)
+            prepared = await device.prepare(named)
             await prepared.run(inputs_of(prepared))
             return prepared
 

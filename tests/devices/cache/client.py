@@ -11,6 +11,7 @@ from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     ErrorStatus,
@@ -19,7 +20,9 @@ from asyncnn.hal.types import (
     Model,
     Priority,
 )
+from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.prepared import PreparedModel
 
 TOKEN = bytes(range(BYTE_SIZE_OF_CACHE_TOKEN))
@@ -127,3 +130,9 @@ async def outputs_of(named: NamedModel, prepared: IPreparedModel, x: Array) -> A
     """Execute a prepared model whose input is ``x`` and whose output is ``y``."""
     model = PreparedModel(named, prepared, max_in_flight=1, make_array=np.empty)
     return (await model.run({"x": x}))["y"]
+
+
+async def prepared_in(folder: Path, device: Device, named: NamedModel) -> PreparedModel:
+    """Prepare any model in a cache, also one that `Device.prepare` keeps in none."""
+    hal = await ModelCache(folder).prepare(device.hal, PrepareArguments(named.model))
+    return PreparedModel(named, hal, max_in_flight=8)

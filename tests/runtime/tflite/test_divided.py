@@ -22,6 +22,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.tflite import scan
 from asyncnn.tools.mobilenets import mobilenet_v1, mobilenet_v2
+from tests.devices.cache.client import prepared_in
 from tests.runtime.tflite.cases import const, f32
 from tests.runtime.tflite.files import Op, T, write
 from tests.runtime.tflite.importing import region_of_tflite
@@ -148,9 +149,9 @@ async def test_networks_give_what_they_do_in_litert(
     assert segments(named) > 2
     inputs = samples(named, below=100)
     wanted = by_litert(file, inputs)
-    for _ in range(2):  # at last from the cache
-        async with asyncnn.open_device("accelerated", cache_dir=tmp_path) as device:
-            prepared = await device.prepare(named)
+    async with asyncnn.open_device("accelerated") as device:
+        for _ in range(2):  # at last from the cache
+            prepared = await prepared_in(tmp_path, device, named)
             runs = [prepared.run(inputs) for _ in range(8)]
             for outputs in await asyncio.gather(*runs):
                 assert_equal(outputs, wanted)

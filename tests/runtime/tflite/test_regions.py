@@ -25,6 +25,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.tflite import UnsupportedOperatorError
+from tests.devices.cache.client import prepared_in
 from tests.measuring import best_of
 from tests.runtime.tflite import mutating
 from tests.runtime.tflite.cases import I8, Case, const, f32, i8, ramp
@@ -195,8 +196,8 @@ class TestResults:
         file = FILES["activations of 16 bits"]()
         inputs = samples(load(file))
         for _ in range(2):
-            async with open_device("accelerated", cache_dir=tmp_path) as device:
-                prepared = await device.prepare(load(file))
+            async with open_device("accelerated") as device:
+                prepared = await prepared_in(tmp_path, device, load(file))
                 assert_equal(await prepared.run(inputs), by_litert(file, inputs))
 
     async def test_runs_of_one_region_overlap(self, device: Device) -> None:

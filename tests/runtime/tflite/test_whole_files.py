@@ -16,9 +16,10 @@ import asyncnn
 from asyncnn import NamedModel
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.accelerated import AcceleratedDevice
+from asyncnn.engine import Program
 from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions.regions import LITERT, region_of
-from asyncnn.hal.types import Memory
+from asyncnn.hal.types import Memory, Priority
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.container import save
 from asyncnn.runtime.device import Device
@@ -32,11 +33,12 @@ from asyncnn.service.process import Peer
 from asyncnn.tflite.contents import checked
 from tests.mappings import children
 from tests.runtime.tflite.cases import boolean, const, f32, i8, i32, ramp
-from tests.runtime.tflite.files import G, Op, Signature, T, given, write
+from tests.runtime.tflite.files import G, Op, Signature, T, write
 from tests.runtime.tflite.flow_files import if_, unary
 from tests.runtime.tflite.importing import import_tflite
 from tests.runtime.tflite.layer_cases import CASES
 from tests.runtime.tflite.region_cases import open_batch
+from tests.waits import until
 
 OTHER_UID = 4711
 X = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
@@ -50,6 +52,11 @@ def square(*shape: int) -> bytes:
 
 def is_region(named: NamedModel) -> bool:
     return region_of(named.model) is not None
+
+
+def programs() -> int:
+    gc.collect()
+    return sum(isinstance(each, Program) for each in gc.get_objects())
 
 
 @pytest.fixture(params=DEVICES)
@@ -311,17 +318,39 @@ class TestDevices:
             (sums,) = (await session.run({names[0]: X})).values()
         np.testing.assert_allclose(sums, -4 * X)
 
-    async def test_it_is_kept_in_a_cache(self, tmp_path: Path) -> None:
+    async def test_no_cache_is_asked_for_what_is_prepared_as_soon(
+        self, tmp_path: Path
+    ) -> None:
         pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
-        weights = const(np.eye(3), np.float32)
-        x, y = f32(2, 3), f32(2, 3)
-        operator = Op("FULLY_CONNECTED", [x, weights], [y], "FullyConnectedOptions")
-        file = write([operator], given(operator), [y])
         for _ in range(2):
             async with asyncnn.open_device("accelerated", cache_dir=tmp_path) as device:
-                prepared = await device.prepare(load(file))
+                prepared = await device.prepare(load(square(2, 3)))
                 (out,) = (await prepared.run([X])).values()
-                np.testing.assert_allclose(out, X)
+                np.testing.assert_allclose(out, X * X)
+        assert not os.listdir(tmp_path)
+
+    async def test_equal_files_are_compiled_once_while_one_is_in_use(
+        self, tmp_path: Path
+    ) -> None:
+        pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+        paths = [tmp_path / "one.tflite", tmp_path / "two.tflite"]
+        for path in paths:
+            path.write_bytes(square(2, 3))
+        named = [load(path) for path in paths]
+        before = programs()
+        async with asyncnn.open_device("accelerated") as device:
+            used = [await device.prepare(each) for each in named * 2]
+            assert programs() == before + 1
+            for outputs in await asyncio.gather(*(each.run([X]) for each in used)):
+                np.testing.assert_allclose(*outputs.values(), X * X)
+            used.append(await device.prepare(load(square(3, 3))))
+            low = await device.prepare(named[0], priority=Priority.LOW)
+            assert programs() == before + 3
+            changing = [load(bytearray(square(2, 3))) for _ in range(2)]
+            others = [await device.prepare(each) for each in changing]
+            assert programs() == before + 5
+            del used, low, others
+            await until(lambda: programs() == before)
 
 
 class TestChecked:
