@@ -37,9 +37,10 @@ from asyncnn.tools.samples import (
     compare,
     hinting_open_axes,
     load_arrays,
+    named_arrays,
     random_sample,
     samples,
-    save_samples,
+    save_arrays,
 )
 
 PATHS: tuple[AnyPath, ...] = ("async", "sync", "burst", "fenced")
@@ -106,7 +107,7 @@ async def run_model(options: RunOptions) -> RunReport:
                 outputs, latencies = await _run_path(prepared, job, path, options)
             reports.append(_report(path, job, outputs, latencies, options))
         if options.output_file is not None:
-            save_samples(options.output_file, outputs, job.outputs)
+            save_arrays(options.output_file, _named(outputs, job.outputs))
         # In a session nothing is known of the state that a sample began with.
         has_failed = any(report.passed is False for report in reports)
         if has_failed and not (options.session and prepared.states):
@@ -119,6 +120,14 @@ async def run_model(options: RunOptions) -> RunReport:
         paths=tuple(reports),
         first_difference=difference,
     )
+
+
+def _named(results: Sequence[Sample], infos: Sequence[TensorInfo]) -> Sample:
+    found: Sample = {}
+    for number, sample in enumerate(results):
+        arrays = [sample[info.name] for info in infos]
+        found |= named_arrays("output", infos, arrays, number)
+    return found
 
 
 def _opened(

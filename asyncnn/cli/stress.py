@@ -1,6 +1,5 @@
 """``asyncnn stress``: cases that try to break devices and drivers, and a soak."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,7 +63,7 @@ def stress(asked: StressOptions) -> None:
     kept: list[StressReport] = []
     with Interruption() as interruption:
         try:
-            report = run_stress(wanted, _progress(), kept.append)
+            report = run_stress(wanted, options.announced, kept.append)
         except KeyboardInterrupt:
             if not kept:
                 raise
@@ -98,17 +97,6 @@ def _wanted(asked: StressOptions) -> "Stress":
         folder=asked.folder,
         patience_s=asked.patience,
     )
-
-
-def _progress() -> "Callable[[int, int, str], None]":
-    """Return what names the next case on a terminal."""
-    screen = options.console(stderr=True)
-
-    def show(done: int, total: int, what: str) -> None:
-        if screen.is_terminal:
-            screen.print(f"{done + 1} of {total}: {what}")
-
-    return show
 
 
 def _print(report: "StressReport") -> None:

@@ -5,11 +5,11 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -137,31 +137,22 @@ def _names(arrays: dict[str, Array]) -> str:
 
 
 def named_arrays(
-    key: str, infos: Sequence[TensorInfo], arrays: Sequence[Array]
+    key: str, infos: Sequence[TensorInfo], arrays: Iterable[Array], number: int = 0
 ) -> Sample:
-    """Return the only sample by the names that it has in a file."""
+    """Return a sample by the names that it has in a file."""
     is_only = len(infos) == 1
     return {
-        f"{key}_0" if is_only else f"{key}_0.{info.name}": array
+        f"{key}_{number}" if is_only else f"{key}_{number}.{info.name}": array
         for info, array in zip(infos, arrays, strict=True)
     }
 
 
-def save_samples(
-    path: Path, results: Sequence[Sample], infos: Sequence[TensorInfo]
-) -> None:
-    """Write outputs as ``output_K``, or ``output_K.NAME`` if there are several."""
-    is_only = len(infos) == 1
-    arrays = {
-        f"output_{number}" if is_only else f"output_{number}.{name}": array
-        for number, sample in enumerate(results)
-        for name, array in sample.items()
-    }
+def save_arrays(path: Path, arrays: Sample) -> None:
+    """Write arrays by their names to an ``.npz`` file.
 
-    def write(file: BinaryIO) -> None:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
-
-    write_file(path, write)
+    :raises OSError: if it cannot be written.
+    """
+    write_file(path, partial(np.savez_compressed, allow_pickle=False, **arrays))
 
 
 def random_sample(

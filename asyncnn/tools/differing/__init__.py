@@ -66,8 +66,8 @@ async def answer(
 
     :raises InvalidArgumentError: if the two cannot be compared, or an input is wrong.
     :raises PeerMissingError: if a runtime is not installed.
-    :raises AsyncnnError: if a side refuses its model, or fails; a file cannot be
-        written.
+    :raises AsyncnnError: if a side refuses its model, or fails.
+    :raises OSError: if what repeats the error cannot be written.
     """
     against = inquiry.against or (inquiry.path, inquiry.named)
     models = ((inquiry.path, inquiry.named), against)

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.runtime.container import SUFFIX, save
 from asyncnn.tools.differing.extracts import Extract, compacted
 from asyncnn.tools.differing.finding import PlacedOperation
 from asyncnn.tools.differing.levels import Level
 from asyncnn.tools.differing.sides import DeviceSide, Tensors
-from asyncnn.tools.samples import named_arrays
+from asyncnn.tools.samples import named_arrays, save_arrays
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -45,7 +44,8 @@ async def keep(
     The models get its name with another suffix. The command has ``options``, of
     tolerance and of extensions.
 
-    :raises GeneralFailureError: if a file cannot be written.
+    :raises GeneralFailureError: if a model cannot be written.
+    :raises OSError: if the inputs cannot be.
     """
     level, position = entry.level, entry.position
     sample = level.worst.get(position, 0)
@@ -54,7 +54,10 @@ async def keep(
         extract = level.alone(position, is_constant=False)
     twin = _twin(level, position, extract)
     feed = {index: level.value(index, sample) for index in extract.inputs}
-    _write(path, level, extract, feed, sample)
+    outputs = [level.value(index, sample) for index in extract.outputs]
+    arrays = named_arrays("input", extract.named.inputs, feed.values())
+    arrays |= named_arrays("output", extract.named.outputs, outputs)
+    save_arrays(path, arrays)
     model, other = model_files(path)
     save(compacted(extract.named), model)
     against = ""
@@ -77,26 +80,6 @@ async def keep(
         shlex.join(["asyncnn", *words]),
         await _repeats(level, position, extract, twin, feed, sample),
     )
-
-
-def _write(
-    path: Path, level: Level, extract: Extract, feed: Tensors, sample: int
-) -> None:
-    named = extract.named
-    outputs = [level.value(index, sample) for index in extract.outputs]
-    arrays = {
-        **named_arrays(
-            "input", named.inputs, [feed[index] for index in extract.inputs]
-        ),
-        **named_arrays("output", named.outputs, outputs),
-    }
-    try:
-        with path.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise GeneralFailureError(
-            f"{path}: cannot be written: {error.strerror}"
-        ) from error
 
 
 def _twin(level: Level, position: int, extract: Extract) -> Extract | None:

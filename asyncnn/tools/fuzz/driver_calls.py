@@ -21,6 +21,7 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import BufferRole, DataLocation, Model, RequestArgument
 from asyncnn.memory.handles import FIXED_SIZE, seal
 from asyncnn.service import wire
+from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.fuzz import corpora
 from asyncnn.tools.fuzz.driver_peer import (
     BarePeer,
@@ -28,7 +29,6 @@ from asyncnn.tools.fuzz.driver_peer import (
     Neighbour,
     check_held,
     held_by,
-    sum_model,
 )
 from asyncnn.tools.watched_processes import GoneError, cause_of, served_driver
 
@@ -366,7 +366,7 @@ def driven(device: str) -> Iterator[Callable[[bytes], None]]:
 
     :raises DriverError: by what is yielded, if the driver does not do as it should.
     """
-    models = [sum_model(), sum_model(), *list(corpora.models())[:8]]
+    models = [*[tiny_addition().model] * 2, *list(corpora.models())[:8]]
     # A few that are illegal: an operand less, and one that nobody writes.
     models += [_without_operand(each) for each in models[1:4]]
     with (

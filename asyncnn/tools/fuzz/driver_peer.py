@@ -10,21 +10,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from asyncnn.hal.types import (
-    DataLocation,
-    ErrorStatus,
-    FusedActivationFunc,
-    Model,
-    Operand,
-    OperandType,
-    OperationType,
-    RequestArgument,
-)
+from asyncnn.hal.types import DataLocation, ErrorStatus, RequestArgument
 from asyncnn.memory.handles import FIXED_CONTENTS, FIXED_SIZE, seal
-from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.service import wire
 from asyncnn.service.decoding import decode_to_client
 from asyncnn.service.process import socket_address
+from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.watched_processes import descriptors_of
 
 ANSWER_S = 5.0
@@ -42,17 +33,6 @@ Answered: TypeAlias = tuple[type[Any], int]
 
 class DriverError(Exception):
     """A driver has died, does not answer, or does not do as it should."""
-
-
-def sum_model() -> Model:
-    """Return ``z = x + y``, all float32 [4]."""
-    kind = OperandType.TENSOR_FLOAT32
-    builder = ModelBuilder()
-    x, y = builder.input("x", kind, (4,)), builder.input("y", kind, (4,))
-    none = builder.scalar(FusedActivationFunc.NONE)
-    z = builder.operation(OperationType.ADD, [x, y, none], Operand(kind, (4,)))
-    builder.output(z, "z")
-    return builder.build().model
 
 
 class BarePeer:
@@ -172,7 +152,7 @@ class Neighbour:
         seal(file, FIXED_SIZE)
         info = wire.PoolInfo(1, "ashmem", 48, (), 1)
         self._peer.send(wire.AnnouncePools((info,)), [file])
-        message = wire.PrepareModel(1, sum_model(), (), 1, 1, None)
+        message = wire.PrepareModel(1, tiny_addition().model, (), 1, 1, None)
         self._peer.ask(message, (wire.Prepared, 1))
         self._peer.await_all()
         self._adds = True

@@ -10,10 +10,9 @@ starts these, kills some and finds those that hang or crash; `soak` says what gr
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
@@ -27,9 +26,6 @@ from asyncnn.tools.stress.watchdog import DEFAULT_PATIENCE_S, StressTrial, try_c
 __all__ = ("CASES", "SOAK", "Stress", "StressCase", "StressReport", "run_stress")
 
 _LIBRARIES = ("ai-edge-litert", "onnxruntime")
-
-OnCase: TypeAlias = Callable[[int, int, str], None]
-"""Gets how many cases of how many are done, and which is the next."""
 
 
 class Stress(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +53,12 @@ class Stress(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_stress(
     stress: Stress,
-    on_case: OnCase = lambda done, total, what: None,
+    announce: Callable[[Sequence[str]], Iterable[str]] = iter,
     kept: Callable[[StressReport], None] = lambda report: None,
 ) -> StressReport:
     """Try each case on each device by each transport, one after the other.
 
+    ``announce`` iterates over what is tried, in words, and shows that.
     If it is interrupted, ``kept`` is given what was tried by then.
     """
     ways = [
@@ -70,6 +67,7 @@ def run_stress(
         for device in stress.devices
         for transport in stress.transports
     ]
+    titles = [f"{case.name}, {device}, {way}" for case, device, way in ways]
     rows: list[StressRow] = []
     growth: list[Growth] = []
 
@@ -88,10 +86,8 @@ def run_stress(
     if stress.folder is not None:
         stress.folder.mkdir(parents=True, exist_ok=True)
     try:
-        for number, (case, device, transport) in enumerate(ways):
-            on_case(number, len(ways), f"{case.name}, {device}, {transport}")
-            trial = _trial(stress, len(ways), case, device, transport)
-            row, grown = _tried(trial)
+        for way, _ in zip(ways, announce(titles), strict=True):
+            row, grown = _tried(_trial(stress, len(ways), *way))
             rows.append(row)
             growth += grown
     except KeyboardInterrupt:

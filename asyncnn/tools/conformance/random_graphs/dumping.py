@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from asyncnn.hal.operations.bound import Array
 from asyncnn.output_files import check_writable
 from asyncnn.runtime.container import SUFFIX, save
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.samples import named_arrays
+from asyncnn.tools.samples import named_arrays, save_arrays
 
 FOLDER_VARIABLE = "ASYNCNN_DUMPS"
 """Environment variable that names the folder of dumps."""
@@ -56,8 +55,7 @@ def dump(
     arrays |= named_arrays("output", named.outputs, outputs)
     dumped = Dump(folder / f"{name}{SUFFIX}", folder / f"{name}.npz")
     save(named, dumped.model)
-    with dumped.arrays.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    save_arrays(dumped.arrays, arrays)
     return dumped
 
 
