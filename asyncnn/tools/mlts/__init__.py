@@ -24,7 +24,12 @@ from asyncnn.runtime.framework.device_registry import (
 from asyncnn.runtime.model_file import bundled_file, load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
 from asyncnn.tools.bench.rounds import EnergyMeter
-from asyncnn.tools.mlts.contenders import MeasuredDevice, open_targets, peer_contender
+from asyncnn.tools.mlts.contenders import (
+    MeasuredDevice,
+    open_targets,
+    peer_contender,
+    peer_row,
+)
 from asyncnn.tools.mlts.measuring import ROUNDS, Suite, measure_model
 from asyncnn.tools.mlts.suite_models import SuiteModel, Wanted, suite_models
 from asyncnn.tools.mlts.suite_records import FORMAT, SuiteReport, SuiteRow
@@ -145,4 +150,4 @@ def _warm_up_peers(peers: Sequence[str], models: Sequence[SuiteModel]) -> None:
     smallest = min(readable, key=lambda model: model.record.weights_bytes)
     for peer in peers:
         with suppress(AsyncnnError):  # reported where it is measured
-            peer_contender(peer, smallest)
+            peer_contender(peer_row(peer, smallest), smallest)

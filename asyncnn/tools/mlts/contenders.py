@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
@@ -33,7 +34,7 @@ from asyncnn.tools.bench.processes import resident_kib
 from asyncnn.tools.comparison import as_model_gives
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, opened_by
 from asyncnn.tools.mlts.suite_models import SuiteModel
-from asyncnn.tools.mlts.suite_records import Preparation, rounded
+from asyncnn.tools.mlts.suite_records import Preparation, SuiteRow, rounded
 from asyncnn.tools.mlts.trials import Trial
 from asyncnn.tools.onnx_writer import OnnxRuntime, onnx_file
 from asyncnn.tools.other_runtimes import (
@@ -59,7 +60,7 @@ _PREPARATIONS_US = 2e6
 
 
 class Contender(msgspec.Struct, eq=False):
-    """One way to run one model, ready.
+    """One way to run one model, ready; ``row`` says which, without figures.
 
     ``feed`` makes of a sample what ``call`` takes, ``outputs`` makes arrays by name of
     what that returns or its awaitable gives. ``reset`` makes state begin anew, where a
@@ -67,17 +68,13 @@ class Contender(msgspec.Struct, eq=False):
     what that says, all others what the HAL makes of it.
     """
 
-    system: str
-    transport: str
-    path: str
+    row: SuiteRow
     feed: Callable[[Sample], Any]
     call: Callable[[Any], Any]
     outputs: Callable[[Any], Sample]
     reset: Callable[[], Any] | None = None
     keeps_state: bool = False
-    is_peer: bool = False
     reads_file: bool = False
-    preparation: Preparation | None = None
 
     async def run(self, sample: Sample) -> Sample:
         """Run once and return copies of the outputs.
@@ -112,39 +109,41 @@ class MeasuredDevice(msgspec.Struct, frozen=True, eq=False):
 
     async def contenders(
         self, stack: AsyncExitStack, model: SuiteModel, paths: Sequence[str]
-    ) -> tuple[list[Contender], dict[str, str]]:
+    ) -> tuple[list[Contender], list[SuiteRow]]:
         """Prepare a model, which the stack keeps; return a contender for each path.
 
-        What refuses is returned with its reason, by path.
-
-        :raises AsyncnnError: if the model cannot be prepared.
+        What refuses is a row that says why.
         """
         assert model.named is not None
-        prepared, preparation = await self._prepared(model)
+        row = SuiteRow(
+            model=model.name, system=self.name, transport=self.transport, path=""
+        )
+        try:
+            prepared, preparation = await self._prepared(model)
+        except AsyncnnError as error:
+            return [], [replace(row, refusal=str(error))]
         found: list[Contender] = []
-        refusals: dict[str, str] = {}
+        refused: list[SuiteRow] = []
         for path in paths:
             if path == SESSION and not model.named.states:
                 continue
+            row = replace(row, path=path)
             try:
                 call, reset = await self._runner(stack, prepared, path)
             except AsyncnnError as error:
-                refusals[path] = str(error)
+                refused.append(replace(row, refusal=str(error)))
                 continue
             found.append(
                 Contender(
-                    self.name,
-                    self.transport,
-                    path,
+                    replace(row, preparation=preparation),
                     feed=dict,
                     call=call,
                     outputs=_copied,
                     reset=reset,
                     keeps_state=path == SESSION,
-                    preparation=preparation,
                 )
             )
-        return found, refusals
+        return found, refused
 
     async def _runner(
         self, stack: AsyncExitStack, prepared: PreparedModel, path: str
@@ -233,8 +232,15 @@ async def open_targets(
         yield targets, notes
 
 
-def peer_contender(system: str, model: SuiteModel) -> Contender:
-    """Load a model in another runtime in this process.
+def peer_row(system: str, model: SuiteModel) -> SuiteRow:
+    """Return the row, without figures, of another runtime in this process."""
+    return SuiteRow(
+        model=model.name, system=system, transport=IN_PROCESS, path=CALL, is_peer=True
+    )
+
+
+def peer_contender(row: SuiteRow, model: SuiteModel) -> Contender:
+    """Load a model in the runtime of a `peer_row`.
 
     :raises PeerRefusedError: if it cannot, or does not read such files.
     :raises InvalidArgumentError: if it takes other inputs than the model.
@@ -244,19 +250,17 @@ def peer_contender(system: str, model: SuiteModel) -> Contender:
     assert named is not None
     assert trial is not None
     kind = kind_of(open_model_file(model.path))
-    if system == LITERT and kind is not FileKind.TFLITE:
+    is_litert = row.system == LITERT
+    if is_litert and kind is not FileKind.TFLITE:
         raise PeerRefusedError(f"it does not read {kind.value} files")
-    is_litert = system == LITERT
     if is_litert or kind is FileKind.ONNX:
         sample = trial.sequences[0][0]
         opening = partial(
             open_file, model.path, named.inputs, sample, is_litert=is_litert
         )
-        return _loaded(partial(_as_it_is, system, named), opening, trial)
-    contents = onnx_file(named)
-    return _loaded(
-        partial(_converted, system, named), partial(OnnxRuntime, named, contents), trial
-    )
+        return _loaded(partial(_as_it_is, row, named), opening, trial)
+    opening = partial(OnnxRuntime, named, onnx_file(named))
+    return _loaded(partial(_converted, row, named), opening, trial)
 
 
 def _loaded(
@@ -276,38 +280,31 @@ def _loaded(
     while _is_worth_repeating(us):
         with _timed(us):
             opening()
-    contender.preparation = Preparation(
-        rounded(us), rounded(first)[0], resident_kib=grown
-    )
+    preparation = Preparation(rounded(us), rounded(first)[0], resident_kib=grown)
+    contender.row = replace(contender.row, preparation=preparation)
     return contender
 
 
-def _as_it_is(system: str, named: NamedModel, peer: OtherRuntime) -> Contender:
+def _as_it_is(row: SuiteRow, named: NamedModel, peer: OtherRuntime) -> Contender:
     """Have a runtime run a file that it reads."""
     return Contender(
-        system,
-        IN_PROCESS,
-        CALL,
+        row,
         feed=taken(peer, "it", named.inputs),
         call=peer.run,
         outputs=partial(_named, named),
         reset=peer.reset,
         keeps_state=True,
-        is_peer=True,
         reads_file=True,
     )
 
 
-def _converted(system: str, named: NamedModel, peer: OnnxRuntime) -> Contender:
+def _converted(row: SuiteRow, named: NamedModel, peer: OnnxRuntime) -> Contender:
     """Have ONNX Runtime run the graph of a file that it does not read."""
     return Contender(
-        system,
-        IN_PROCESS,
-        CALL,
+        row,
         feed=lambda sample: peer.converted([sample[i.name] for i in named.inputs]),
         call=peer.run,
         outputs=lambda arrays: _named(named, peer.restored(arrays, named.outputs)),
-        is_peer=True,
     )
 
 

@@ -16,18 +16,19 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools.bench.rounds import OWN, RAPL, Batch, EnergyMeter, rotated, timed
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.mlts.contenders import (
-    CALL,
     LITERT,
     PATHS,
     PEERS,
     Contender,
     MeasuredDevice,
     peer_contender,
+    peer_row,
 )
 from asyncnn.tools.mlts.evaluators import Evaluator, Sequences
 from asyncnn.tools.mlts.suite_models import SuiteModel
@@ -63,7 +64,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class _Entry:
+class _MeasuredContender:
     """A contender with what was found of it so far."""
 
     def __init__(self, contender: Contender) -> None:
@@ -128,19 +129,13 @@ class _Entry:
         if used is not None:
             self.joules.append(used / runs)
 
-    def row(self, model: str, accuracy: Accuracy | None) -> SuiteRow:
+    def row(self, accuracy: Accuracy | None) -> SuiteRow:
         """Return what was found."""
-        contender = self.contender
-        return SuiteRow(
-            model=model,
-            system=contender.system,
-            transport=contender.transport,
-            path=contender.path,
-            is_peer=contender.is_peer,
+        return replace(
+            self.contender.row,
             refusal=self.refusal,
             latency=Latency.of(self.us) if self.us and not self.refusal else None,
             joules=round(median(self.joules), 9) if self.joules else None,
-            preparation=contender.preparation,
             accuracy=accuracy,
         )
 
@@ -162,25 +157,19 @@ async def measure_model(
     trial, name = model.trial, model.name
     if trial is None:
         return
+    contenders: list[Contender] = []
     refused: list[SuiteRow] = []
     async with AsyncExitStack() as stack:
-        entries = []
         for target in targets:
-            entries += await _prepared(stack, target, model, suite.paths, refused)
-        for peer in suite.peers:
+            ready, others = await target.contenders(stack, model, suite.paths)
+            contenders += ready
+            refused += others
+        for row in (peer_row(peer, model) for peer in suite.peers):
             try:
-                entries.append(_Entry(peer_contender(peer, model)))
+                contenders.append(peer_contender(row, model))
             except AsyncnnError as error:
-                refused.append(
-                    SuiteRow(
-                        model=name,
-                        system=peer,
-                        transport="inprocess",
-                        path=CALL,
-                        is_peer=True,
-                        refusal=str(error),
-                    )
-                )
+                refused.append(replace(row, refusal=str(error)))
+        entries = list(map(_MeasuredContender, contenders))
         for entry in entries:
             await entry.try_out(trial)
         step_done(f"{name}, prepared")
@@ -192,39 +181,16 @@ async def measure_model(
         finally:
             accuracies = judged(trial, entries)
             found = [
-                entry.row(name, accuracy)
+                entry.row(accuracy)
                 for entry, accuracy in zip(entries, accuracies, strict=True)
             ]
             rows += [row for row in found if row.latency or row.refusal]
             rows += refused
 
 
-async def _prepared(
-    stack: AsyncExitStack,
-    target: MeasuredDevice,
-    model: SuiteModel,
-    paths: Sequence[str],
-    refused: list[SuiteRow],
-) -> list[_Entry]:
-    contenders: list[Contender] = []
-    try:
-        contenders, refusals = await target.contenders(stack, model, paths)
-    except AsyncnnError as error:
-        refusals = {"": str(error)}
-    refused += [
-        SuiteRow(
-            model=model.name,
-            system=target.name,
-            transport=target.transport,
-            path=path,
-            refusal=reason,
-        )
-        for path, reason in refusals.items()
-    ]
-    return [_Entry(contender) for contender in contenders]
-
-
-def judged(trial: Trial, entries: Sequence[_Entry]) -> list[Accuracy | None]:
+def judged(
+    trial: Trial, entries: Sequence[_MeasuredContender]
+) -> list[Accuracy | None]:
     """Return how each one's outputs are judged.
 
     Expected outputs are of kernels that round in one of several ways that are
@@ -232,8 +198,7 @@ def judged(trial: Trial, entries: Sequence[_Entry]) -> list[Accuracy | None]:
     """
     allowance = 0.0
     for entry in entries:
-        is_litert = entry.contender.system == LITERT and entry.outputs is not None
-        if is_litert and trial.is_shared:
+        if entry.contender.row.system == LITERT and trial.is_shared:
             accuracy = _accuracy(trial.of_peers, entry, 0.0)
             if accuracy is not None and accuracy.largest_error is not None:
                 allowance = accuracy.largest_error
@@ -248,7 +213,7 @@ def judged(trial: Trial, entries: Sequence[_Entry]) -> list[Accuracy | None]:
 
 
 def _accuracy(
-    evaluator: Evaluator | None, entry: _Entry, allowance: float
+    evaluator: Evaluator | None, entry: _MeasuredContender, allowance: float
 ) -> Accuracy | None:
     if evaluator is None or entry.outputs is None or entry.refusal:
         return None
