@@ -22,6 +22,7 @@ from asyncnn.output_files import write_file
 from asyncnn.pacing import completed
 from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.model import NamedModel, TensorInfo, hinting, located
+from asyncnn.runtime.requests import InputCheck
 from asyncnn.runtime.translation import translating
 
 HAL_RTOL = 5 * 2.0**-23
@@ -89,6 +90,24 @@ def samples(
         if ALONE in arrays:
             return [_alone(arrays[ALONE], key, infos)]
         return _numbered(arrays, key, infos)
+
+
+def fitting(
+    given: Iterable[Sample], infos: Sequence[TensorInfo], file: Path
+) -> list[Sequence[Any]]:
+    """Return samples of a file as a model takes them, each in the order of ``infos``.
+
+    :raises InvalidArgumentError: if one does not fit.
+    """
+    check, found = InputCheck(infos), []
+    for number, sample in enumerate(given):
+        try:
+            found.append(check(sample))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"sample {number} of {file} does not fit: {error.message}"
+            ) from None
+    return found
 
 
 def _alone(array: Array, key: str, infos: Sequence[TensorInfo]) -> Sample:

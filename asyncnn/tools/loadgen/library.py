@@ -11,10 +11,11 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.slabs import shared_array
-from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.samples import (
     Tolerance,
     compare,
+    fitting,
     load_arrays,
     random_sample,
     samples,
@@ -74,10 +75,9 @@ class Library:
         :raises InvalidArgumentError: if it does not fit the model.
         """
         arrays = load_arrays(path)
-        found = samples(arrays, "input", model.inputs, path)
-        for number, sample in enumerate(found):
-            for info in model.inputs:
-                _check(info, sample[info.name], f"sample {number} of {path}")
+        found = fitting(
+            samples(arrays, "input", model.inputs, path), model.inputs, path
+        )
         labels, goldens = arrays.get("labels"), None
         if labels is not None:
             labels = labels.reshape(-1)
@@ -93,8 +93,7 @@ class Library:
                 raise InvalidArgumentError(
                     f"{path} has {len(goldens)} outputs for {len(found)} samples"
                 )
-        inputs = [[sample[info.name] for info in model.inputs] for sample in found]
-        return cls(model, inputs, labels, goldens)
+        return cls(model, found, labels, goldens)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -157,18 +156,6 @@ class Library:
         return all(
             compare(name, outputs[name], expected, tolerance).passed
             for name, expected in self._goldens[sample].items()
-        )
-
-
-def _check(info: TensorInfo, array: Array, where: str) -> None:
-    fits = len(array.shape) == len(info.dimensions) and all(
-        axis in (0, length)
-        for axis, length in zip(info.dimensions, array.shape, strict=True)
-    )
-    if array.dtype != info.dtype or not fits:
-        raise InvalidArgumentError(
-            f"{where}: input {info.name} is {array.dtype} {list(array.shape)}, the "
-            f"model takes {info.dtype} {list(info.dimensions)}"
         )
 
 

@@ -9,11 +9,12 @@ data where that is judged.
 import asyncio
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -93,29 +94,21 @@ Execute: TypeAlias = Callable[[int], Sequence[Array]]
 AwaitExecute: TypeAlias = Callable[[int], Awaitable[Sequence[Array]]]
 
 
-class System(Protocol):
+class System(ABC):
     """A system under test: executes queries, and reports each to `Answers`."""
-
-    def begin(self, answers: Answers) -> None:
-        """Answer all queries from here on there."""
-        ...
-
-    def issue(self, queries: Sequence[Any]) -> None:
-        """Take queries, on LoadGen's thread; ``id`` and ``index`` are theirs."""
-        ...
-
-
-class Answering:
-    """Knows where to answer."""
 
     _answers: Answers
 
     def begin(self, answers: Answers) -> None:
-        """See `System`."""
+        """Answer all queries from here on there."""
         self._answers = answers
 
+    @abstractmethod
+    def issue(self, queries: Sequence[Any]) -> None:
+        """Take queries, on LoadGen's thread; ``id`` and ``index`` are theirs."""
 
-class BlockingSystem(Answering):
+
+class BlockingSystem(System):
     """LoadGen's own thread executes, and answers."""
 
     def __init__(self, execute: Execute) -> None:
@@ -153,7 +146,7 @@ async def await_and_answer(execute: AwaitExecute, query: Any, answers: Answers) 
         answers.give(query.id, outputs)
 
 
-class ThreadsSystem(Answering):
+class ThreadsSystem(System):
     """Threads take queries from one queue: no event loop has a part in it."""
 
     def __init__(self, executes: Sequence[Execute]) -> None:
@@ -195,7 +188,7 @@ class SampleSlot(NamedTuple):
     outputs: Sequence[Array]
 
 
-class ThreadsafeSystem(Answering):
+class ThreadsafeSystem(System):
     """LoadGen's thread launches executions itself; the lanes answer.
 
     What does not fit into the slots waits here, and is launched by the lane that has
@@ -251,7 +244,7 @@ class ThreadsafeSystem(Answering):
             return None
 
 
-class LoopSystem(Answering):
+class LoopSystem(System):
     """LoadGen's thread hands queries to the event loop, where tasks await executions.
 
     The loop is woken once for all queries that come before it looks. There is a task

@@ -35,7 +35,6 @@ from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.loadgen import Scenario
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import (
-    Answering,
     AwaitExecute,
     BlockingSystem,
     Execute,
@@ -195,7 +194,7 @@ def litert_execute(path: Path, library: Library) -> Execute:
     return lambda number: peer.run(inputs[number])
 
 
-class TaskSystem(Answering):
+class TaskSystem(System):
     """A task for each query, as an application has one for each request.
 
     LoadGen's thread hands queries to the loop as they come. ``execute`` awaits one.

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel, TensorInfo
-from asyncnn.runtime.requests import InputCheck
 from asyncnn.tools.mlts.datasets import Published
 from asyncnn.tools.mlts.evaluators import (
     GOLDEN,
@@ -39,7 +38,14 @@ from asyncnn.tools.mlts.evaluators import (
     Sequences,
     TopK,
 )
-from asyncnn.tools.samples import Sample, Tolerance, load_arrays, random_sample, samples
+from asyncnn.tools.samples import (
+    Sample,
+    Tolerance,
+    fitting,
+    load_arrays,
+    random_sample,
+    samples,
+)
 
 _OUTPUT, _FLOAT_WEIGHTS_OUTPUT = "output", "output_f32weights"
 _RANDOM_SAMPLES = 4
@@ -124,7 +130,7 @@ def golden_trial(
             f"{file}: there is no evaluator {name!r}",
             hint=f"known: {', '.join(OF_EXPECTED)}",
         )
-    _check_inputs(model, given, file)
+    fitting(given, model.inputs, file)
     if "lsb" in known:
         lsb = max(tolerance.lsb, int(known["lsb"]))
         tolerance = replace(tolerance, lsb=lsb)
@@ -151,17 +157,6 @@ def _evaluator(
     if name == MEL_CEP_LOG_F0:
         return MelCepLogF0(infos[0], expected)
     return Golden(infos, expected, tolerance)
-
-
-def _check_inputs(model: NamedModel, given: Sequence[Sample], file: Path) -> None:
-    check = InputCheck(model.inputs)
-    for number, sample in enumerate(given):
-        try:
-            check(sample)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(
-                f"sample {number} of {file} does not fit: {error.message}"
-            ) from None
 
 
 def _lengths(arrays: Mapping[str, Array], count: int, file: Path) -> list[int]:
