@@ -9,9 +9,11 @@ breaks that is hung up on. All else must be answered, with a status of the HAL.
 import os
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -35,10 +37,9 @@ from asyncnn.tools.watched_processes import GoneError, cause_of, served_driver
 _LOOK_EVERY = 64
 _ENDING_S = 1.0
 _MOST_STEPS = 60
+_MOST_BOUND = 8
 _POOL_BYTES = 4096
 _EDGES = (0, 1, 4, 16, 255, 4096, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**64 - 1, -1)
-
-_Arguments: TypeAlias = tuple[RequestArgument, ...]
 
 
 class EndError(Exception):
@@ -70,6 +71,10 @@ class CallScript:
         first = self.byte()
         return first % 32 if first < 128 else int(_EDGES[first % len(_EDGES)])
 
+    def usual(self, count: int) -> int:
+        """Return a number that is less than a count, as a rule."""
+        return self.byte() % count if self.byte() < 220 else self.number()
+
     def handle(self, known: Sequence[int]) -> int:
         """Return the number of an object that was made, as a rule."""
         choice = self.byte()
@@ -83,31 +88,46 @@ class CallScript:
 
 
 class _DriverClient:
-    """Plays a script: what it has made, and the steps that it may take."""
+    """Plays a script: what it has made, and the steps that it may take.
+
+    Most steps are a message of a kind, with each field drawn by its name.
+    """
 
     def __init__(
         self, peer: BarePeer, script: CallScript, models: Sequence[Model]
     ) -> None:
         self._peer = peer
         self._script = script
-        self._models = models
         self._last = 0
-        self._prepared: list[int] = []
-        self._pools: list[int] = []
-        self._bound: list[int] = []
-        self._buffers: list[int] = []
-        self._executions: list[int] = []
-        self._fenced: list[int] = []
+        self._known: defaultdict[str, list[int]] = defaultdict(list)
         self._bursts: dict[int, tuple[MessageQueue, MessageQueue]] = {}
+        self._fds: list[int] = []
         self._files = ExitStack()
         self._steps: tuple[Callable[[], None], ...] = (
-            *(self._announce, self._prepare, self._execute, self._execute),
-            *(self._forget, self._release, self._bind, self._execute_bound),
-            *(self._cancel, self._fence, self._export, self._allocate),
-            *(self._copy, self._configure, self._write_packet, self._of_burst),
-            *(self._supported, self._statistics, self._save, self._load),
-            *(self._wait, self._memories),
+            *(partial(self._send, *each) for each in _MESSAGES),
+            *(self._announce, self._forget, self._release, self._bind),
+            *(self._fence, self._export, self._configure, self._write_packet),
+            *(self._of_burst, peer.await_all),
         )
+        some, handle = script.some, self._handle
+        self._fields: dict[str, Callable[[], Any]] = {
+            **{name: partial(handle, name) for name in ("prepared", "bound", "buffer")},
+            **dict.fromkeys(("call", "status", "slot", "request"), script.number),
+            **dict.fromkeys(("preference", "priority"), partial(script.usual, 3)),
+            **dict.fromkeys(("input_roles", "output_roles"), partial(some, self._role)),
+            "execution": partial(handle, "execution", "fenced"),
+            "pool": partial(handle, "pools"),
+            "pools": partial(some, partial(handle, "pools", "buffer"), 3),
+            "model": partial(script.one, models),
+            "models": partial(some, partial(handle, "prepared"), 2),
+            "inputs": partial(some, self._argument, 2),
+            "outputs": partial(some, self._argument, 1),
+            "dimensions": partial(some, script.number),
+            "measure": partial(script.usual, 2),
+            "deadline": self._deadline,
+            "loop_timeout": lambda: None,
+            "cache": self._cache,
+        }
 
     def play(self) -> None:
         """Take the steps, and wait for all answers."""
@@ -118,10 +138,29 @@ class _DriverClient:
                     self._peer.take()
             self._peer.await_all()
 
-    def _new(self, known: list[int]) -> int:
+    def _new(self, kind: str) -> int:
         self._last += 1
-        known.append(self._last)
+        self._known[kind].append(self._last)
         return self._last
+
+    def _handle(self, *kinds: str) -> int:
+        return self._script.handle([n for kind in kinds for n in self._known[kind]])
+
+    def _drawn(self, kind: type[Any], **given: Any) -> Any:
+        """Return a message of a kind, with what is not given drawn."""
+        names = kind.__struct_fields__[len(given) :]
+        return kind(**given, **{name: self._fields[name]() for name in names})
+
+    def _send(self, kind: type[Any], answer: type[Any] | None) -> None:
+        """Send a message, whose first field is a new number if it has an answer."""
+        self._fds = []
+        if answer is None:
+            self._peer.send(self._drawn(kind))
+            return
+        first = kind.__struct_fields__[0]
+        number = self._new(first)
+        message = self._drawn(kind, **{first: number})
+        self._peer.ask(message, (answer, number), self._fds)
 
     def _file(self) -> int:
         """Return a descriptor of one of several kinds of file."""
@@ -139,39 +178,14 @@ class _DriverClient:
         self._files.callback(os.close, fd)
         return fd
 
-    def _announce(self) -> None:
-        script = self._script
-        name, ints = script.one(_POOLS)
-        size = _POOL_BYTES if script.byte() < 200 else script.number()
-        info = wire.PoolInfo(self._new(self._pools), name, size, ints, 1)
-        self._peer.send(wire.AnnouncePools((info,)), [self._file()])
-
-    def _forget(self) -> None:
-        known = [*self._pools, *self._buffers, *self._bound]
-        numbers = self._script.some(lambda: self._script.handle(known))
-        self._peer.send(wire.ForgetPools(numbers))
-        for each in (self._pools, self._buffers, self._bound):
-            each[:] = [number for number in each if number not in numbers]
-
-    def _prepare(self) -> None:
-        script, number = self._script, self._new(self._prepared)
-        preference = script.byte() % 3 if script.byte() < 220 else script.number()
-        priority = script.byte() % 3 if script.byte() < 220 else script.number()
-        cache, fds = self._cache()
-        message = wire.PrepareModel(
-            *(number, script.one(self._models), self._some_pools(), preference),
-            *(priority, self._deadline(), cache),
-        )
-        self._peer.ask(message, (wire.Prepared, number), fds)
-
-    def _cache(self) -> tuple[wire.CacheInfo, list[int]]:
-        if self._script.byte() < 200:
-            return wire.NO_CACHE, []
+    def _cache(self) -> wire.CacheInfo:
+        """Return what is said of the files of a cache, which go with the message."""
+        if self._script.byte() < 128:
+            return wire.NO_CACHE
         counts = self._script.byte() % 3, self._script.byte() % 3
         token = bytes(32 if self._script.byte() < 200 else 5)
-        return wire.CacheInfo(*counts, token), [
-            self._file() for _ in range(sum(counts))
-        ]
+        self._fds += [self._file() for _ in range(sum(counts))]
+        return wire.CacheInfo(*counts, token)
 
     def _deadline(self) -> int | None:
         choice = self._script.byte()
@@ -179,14 +193,6 @@ class _DriverClient:
             return None
         now = time.monotonic_ns()
         return (0, now - 1, now + 10**6, now + 10**10, 2**63, 2**64 - 1)[choice % 6]
-
-    def _release(self) -> None:
-        number = self._script.handle(self._prepared)
-        if (wire.Prepared, number) not in self._peer.awaited:
-            self._peer.send(wire.ReleasePreparedModel(number))
-
-    def _some_pools(self) -> tuple[int, ...]:
-        return self._script.some(lambda: self._script.handle(self._pools), 3)
 
     def _argument(self) -> RequestArgument:
         script = self._script
@@ -197,85 +203,52 @@ class _DriverClient:
         dimensions = script.some(script.number) if script.byte() > 200 else ()
         return RequestArgument(False, place, dimensions)
 
-    def _request(self) -> tuple[int, _Arguments, _Arguments, tuple[int, ...]]:
-        known = [*self._pools, *self._buffers]
-        return (
-            self._script.handle(self._prepared),
-            self._script.some(self._argument, 2),
-            self._script.some(self._argument, 1),
-            self._script.some(lambda: self._script.handle(known), 3),
-        )
+    def _role(self) -> BufferRole:
+        return BufferRole(self._script.byte() % 2, self._script.number(), 1.0)
 
-    def _execute(self) -> None:
-        number = self._new(self._executions)
-        order = self._order(number)
-        self._peer.ask(order, (wire.Executed, number))
+    def _announce(self) -> None:
+        script = self._script
+        name, ints = script.one(_POOLS)
+        size = _POOL_BYTES if script.byte() < 200 else script.number()
+        info = wire.PoolInfo(self._new("pools"), name, size, ints, 1)
+        self._peer.send(wire.AnnouncePools((info,)), [self._file()])
 
-    def _order(self, number: int) -> wire.Execute:
-        prepared, inputs, outputs, pools = self._request()
-        options = self._options()
-        return wire.Execute(number, prepared, inputs, outputs, pools, *options)
+    def _forget(self) -> None:
+        kinds = "pools", "buffer", "bound"
+        numbers = self._script.some(partial(self._handle, *kinds))
+        self._peer.send(wire.ForgetPools(numbers))
+        for kind in kinds:
+            self._known[kind] = [n for n in self._known[kind] if n not in numbers]
 
-    def _options(self) -> tuple[int, int | None, int | None]:
-        measure = self._script.byte() % 2 if self._script.byte() < 220 else 7
-        return measure, self._deadline(), None
+    def _release(self) -> None:
+        number = self._handle("prepared")
+        if (wire.Prepared, number) not in self._peer.awaited:
+            self._peer.send(wire.ReleasePreparedModel(number))
 
     def _bind(self) -> None:
-        if len(self._bound) < 8:
-            number = self._new(self._bound)
-            self._peer.send(wire.BindRequest(number, *self._request()))
-
-    def _execute_bound(self) -> None:
-        number = self._new(self._executions)
-        bound = self._script.handle(self._bound)
-        order = wire.ExecuteBound(number, bound, *self._options())
-        self._peer.ask(order, (wire.Executed, number))
-
-    def _cancel(self) -> None:
-        known = [*self._executions, *self._fenced]
-        self._peer.send(wire.CancelExecution(self._script.handle(known)))
+        if len(self._known["bound"]) < _MOST_BOUND:
+            bound = self._new("bound")
+            self._peer.send(self._drawn(wire.BindRequest, bound=bound))
 
     def _fence(self) -> None:
-        number = self._new(self._fenced)
-        order = self._order(number)
-        known = self._fenced[:-1]
-        waits = self._script.some(lambda: self._script.handle(known), 2)
-        waits = tuple(max(each, 1) for each in waits)
-        duration = None if self._script.byte() < 200 else self._script.number() % 2**63
+        script, number = self._script, self._new("fenced")
+        order = self._drawn(wire.Execute, execution=number)
+        known = self._known["fenced"][:-1]
+        waits = script.some(lambda: max(script.handle(known), 1), 2)
+        duration = None if script.byte() < 200 else script.number() % 2**63
         message = wire.ExecuteFenced(order, waits, duration, 0)
         self._peer.ask(message, (wire.FencedDone, number))
 
     def _export(self) -> None:
-        if self._fenced:
+        if self._known["fenced"]:
             read, write = os.pipe()
             self._files.callback(os.close, read)
             self._files.callback(os.close, write)
-            self._peer.send(wire.ExportFence(self._fenced.pop()), [write])
-
-    def _allocate(self) -> None:
-        script, number = self._script, self._new(self._buffers)
-        roles = (
-            script.some(lambda: BufferRole(script.byte() % 2, script.number(), 1.0), 2)
-            for _ in range(2)
-        )
-        dimensions = script.some(script.number)
-        models = script.some(lambda: script.handle(self._prepared), 2)
-        message = wire.Allocate(number, dimensions, models, *roles)
-        self._peer.ask(message, (wire.Allocated, number))
-
-    def _copy(self) -> None:
-        self._last += 1
-        script, call = self._script, self._last
-        buffer, pool = script.handle(self._buffers), script.handle(self._pools)
-        message: wire.ToDriver = wire.CopyBufferTo(call, buffer, pool)
-        if script.byte() % 2:
-            dimensions = script.some(script.number)
-            message = wire.CopyBufferFrom(call, buffer, pool, dimensions)
-        self._peer.ask(message, (wire.BufferCopied, call))
+            fence = self._known["fenced"].pop()
+            self._peer.send(wire.ExportFence(fence), [write])
 
     def _configure(self) -> None:
-        self._last += 1
-        prepared = self._script.handle(self._prepared)
+        number, prepared = self._new("call"), self._handle("prepared")
         queues = [MessageQueue.create(DATUM_BYTES, 64) for _ in range(2)]
         for queue in queues:
             self._files.callback(queue.close)
@@ -286,12 +259,10 @@ class _DriverClient:
         if self._script.byte() > 220:
             fds[self._script.byte() % len(fds)] = self._file()
         else:
-            self._bursts[self._last] = (queues[0], queues[1])
+            self._bursts[number] = (queues[0], queues[1])
         carries = self._script.byte() % 2 > 0
-        message = wire.ConfigureBurst(
-            self._last, prepared, ints[0], ints[1], 3, carries
-        )
-        self._peer.ask(message, (wire.BurstConfigured, self._last), fds)
+        message = wire.ConfigureBurst(number, prepared, ints[0], ints[1], 3, carries)
+        self._peer.ask(message, (wire.BurstConfigured, number), fds)
 
     def _write_packet(self) -> None:
         for requests, results in self._bursts.values():
@@ -316,39 +287,21 @@ class _DriverClient:
         else:
             self._peer.send(script.one(kinds)(burst, script.number()))
 
-    def _supported(self) -> None:
-        self._last += 1
-        model = self._script.one(self._models)
-        message = wire.GetSupportedOperations(self._last, model, self._some_pools())
-        self._peer.ask(message, (wire.SupportedOperations, self._last))
 
-    def _statistics(self) -> None:
-        self._last += 1
-        self._peer.ask(wire.GetStatistics(self._last), (wire.Statistics, self._last))
-
-    def _save(self) -> None:
-        self._last += 1
-        cache = wire.CacheInfo(1, 1, bytes(32))
-        prepared = self._script.handle(self._prepared)
-        message = wire.SaveModel(self._last, prepared, cache)
-        fds = [self._file(), self._file()]
-        self._peer.ask(message, (wire.ModelSaved, self._last), fds)
-
-    def _load(self) -> None:
-        number = self._new(self._prepared)
-        counts = self._script.byte() % 3, self._script.byte() % 3
-        cache = wire.CacheInfo(*counts, bytes(32))
-        message = wire.PrepareModelFromCache(number, cache, self._deadline())
-        fds = [self._file() for _ in range(sum(counts))]
-        self._peer.ask(message, (wire.Prepared, number), fds)
-
-    def _memories(self) -> None:
-        status = self._script.byte() % 8
-        self._peer.send(wire.Memories(self._script.number(), status, ()))
-
-    def _wait(self) -> None:
-        self._peer.await_all()
-
+_MESSAGES: tuple[tuple[type[Any], type[Any] | None], ...] = (
+    (wire.PrepareModel, wire.Prepared),
+    (wire.PrepareModelFromCache, wire.Prepared),
+    (wire.SaveModel, wire.ModelSaved),
+    (wire.GetSupportedOperations, wire.SupportedOperations),
+    (wire.GetStatistics, wire.Statistics),
+    (wire.Allocate, wire.Allocated),
+    (wire.CopyBufferTo, wire.BufferCopied),
+    (wire.CopyBufferFrom, wire.BufferCopied),
+    *[(wire.Execute, wire.Executed)] * 2,
+    (wire.ExecuteBound, wire.Executed),
+    (wire.CancelExecution, None),
+    (wire.Memories, None),
+)
 
 _POOLS = (
     *[("ashmem", ())] * 3,
@@ -415,9 +368,10 @@ def _without_operand(model: Model) -> Model:
 
 def scripts() -> Iterator[bytes]:
     """Yield scripts of usual sessions."""
-    announce, prepare = bytes((0, 0, 0, 5)), bytes((1, *[0] * 9))
-    execute = bytes((2, 0, 2, *[0] * 5, *[0, 0, 0, 1, 0], 1, *[0] * 5, 1, 0, 0, 0, 0))
-    rest = [bytes((number, *range(9))) for number in range(22)]
-    yield announce + prepare + bytes((20,)) + execute * 3
-    for each in rest:
-        yield announce + prepare + bytes((20,)) + each + execute + each
+    announce, prepare, wait = bytes((13, 0, 0, 5)), bytes((0, *[0] * 8)), bytes((22,))
+    execute = bytes((8, 0, 2, *[0] * 5, *[0, 0, 0, 1, 0], 1, *[0] * 5, 1, 0, 0, 0, 0))
+    begin = announce + prepare + wait
+    yield begin + execute * 3
+    for number in range(23):
+        each = bytes((number, *range(9)))
+        yield begin + each + execute + each
