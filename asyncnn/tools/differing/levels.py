@@ -15,10 +15,9 @@ from difflib import SequenceMatcher
 
 import msgspec
 
-from asyncnn.engine.plan import constant_array
+from asyncnn.engine.plan import CONSTANT_LIFETIMES, constant_array
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import OperandLifeTime
 from asyncnn.tools.differing.distances import Allowed, Distance, converted, distance
 from asyncnn.tools.differing.extracts import Extract, ModelGraph
 from asyncnn.tools.differing.sides import DeviceSide, Side, Tensors
@@ -113,9 +112,6 @@ def _fit(one: ModelGraph, a: int, other: ModelGraph, b: int) -> bool:
     return len(left) == len(right) and all(
         not x or not y or x == y for x, y in zip(left, right, strict=True)
     )
-
-
-_CONSTANTS = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
 
 
 class Level:
@@ -302,7 +298,7 @@ class Level:
         arrays = []
         for index in main.operations[position].inputs:
             operand = main.operands[index]
-            if operand.lifetime in _CONSTANTS:
+            if operand.lifetime in CONSTANT_LIFETIMES:
                 arrays.append(constant_array(self.graph.named.model, operand))
             elif index in self.here[sample]:
                 arrays.append(self.value(index, sample))

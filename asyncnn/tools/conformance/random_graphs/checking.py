@@ -15,18 +15,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn import kernels
-from asyncnn.engine.plan import CONTROL_FLOW, bound_operand, constant_array
+from asyncnn.engine.plan import (
+    CONSTANT_LIFETIMES,
+    CONTROL_FLOW,
+    bound_operand,
+    constant_array,
+)
 from asyncnn.hal.operands import QUANT8_TYPES, is_tensor
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
-from asyncnn.hal.types import (
-    Model,
-    OperandLifeTime,
-    OperandType,
-    Operation,
-    OperationType,
-    Subgraph,
-)
+from asyncnn.hal.types import Model, OperandType, Operation, OperationType, Subgraph
 from asyncnn.kernels.kernel import HeapScratch
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
@@ -42,7 +40,6 @@ Evaluate = Callable[[BoundOperation], list[Array]]
 
 Values = dict[int, Array]
 
-_CONSTANTS = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
 _FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
 _FENCED: AnyPath = "fenced"
 
@@ -90,7 +87,7 @@ def constants_of(model: Model, subgraph: Subgraph) -> Values:
     return {
         index: constant_array(model, operand)
         for index, operand in enumerate(subgraph.operands)
-        if operand.lifetime in _CONSTANTS
+        if operand.lifetime in CONSTANT_LIFETIMES
     }
 
 
