@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from multiprocessing import get_context
@@ -193,39 +193,23 @@ async def opened_by(
 @asynccontextmanager
 async def opened(selection: Selection) -> AsyncIterator[Device]:
     """Open the device that a selection is for."""
-    if not selection.through_framework:
-        async with _opened_itself(selection) as device:
-            yield device
-        return
     settings, extensions = OWN_PROCESS, selection.extensions
-    if selection.transport == IN_PROCESS:
-        async with open_devices(
-            selection.device, settings=settings, extensions=extensions
-        ) as device:
-            yield device
-        return
-    async with (
-        _opened_itself(selection) as remote,
-        open_devices(remote, settings=settings, extensions=extensions) as device,
-    ):
+    chosen: str | Device = selection.device
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        if selection.socket is not None:
+            chosen = device = await enter(connect(selection.socket))
+        elif selection.is_served or not selection.through_framework:
+            opening = open_device(chosen, settings=settings, extensions=extensions)
+            chosen = device = await enter(opening)
+            if selection.is_served:
+                path = private_address()
+                await enter(Server(device.hal, path))
+                chosen = device = await enter(connect(path))
+        if selection.through_framework:
+            together = open_devices(chosen, settings=settings, extensions=extensions)
+            device = await enter(together)
         yield device
-
-
-@asynccontextmanager
-async def _opened_itself(selection: Selection) -> AsyncIterator[Device]:
-    if selection.socket is not None:
-        async with connect(selection.socket) as device:
-            yield device
-        return
-    async with open_device(
-        selection.device, settings=OWN_PROCESS, extensions=selection.extensions
-    ) as device:
-        if not selection.is_served:
-            yield device
-            return
-        path = private_address()
-        async with Server(device.hal, path), connect(path) as remote:
-            yield remote
 
 
 async def _run_cases(cases: Sequence[Case], run: VectorRuns) -> list[Verdict]:
