@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import msgspec
 import numpy as np
@@ -171,7 +171,11 @@ def save_arrays(path: Path, arrays: Sample) -> None:
 
     :raises OSError: if it cannot be written.
     """
-    write_file(path, partial(np.savez_compressed, allow_pickle=False, **arrays))
+
+    def write(file: BinaryIO) -> None:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    write_file(path, write)
 
 
 def random_sample(

@@ -194,13 +194,14 @@ async def opened_by(
 async def opened(selection: Selection) -> AsyncIterator[Device]:
     """Open the device that a selection is for."""
     settings, extensions = OWN_PROCESS, selection.extensions
-    chosen: str | Device = selection.device
+    name = selection.device
+    chosen: str | Device = name
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         if selection.socket is not None:
             chosen = device = await enter(connect(selection.socket))
         elif selection.is_served or not selection.through_framework:
-            opening = open_device(chosen, settings=settings, extensions=extensions)
+            opening = open_device(name, settings=settings, extensions=extensions)
             chosen = device = await enter(opening)
             if selection.is_served:
                 path = private_address()

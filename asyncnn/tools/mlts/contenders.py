@@ -259,8 +259,8 @@ def peer_contender(row: SuiteRow, model: SuiteModel) -> Contender:
             open_file, model.path, named.inputs, sample, is_litert=is_litert
         )
         return _loaded(partial(_as_it_is, row, named), opening, trial)
-    opening = partial(OnnxRuntime, named, onnx_file(named))
-    return _loaded(partial(_converted, row, named), opening, trial)
+    converting = partial(OnnxRuntime, named, onnx_file(named))
+    return _loaded(partial(_converted, row, named), converting, trial)
 
 
 def _loaded(
