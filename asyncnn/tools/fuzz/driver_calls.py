@@ -105,7 +105,7 @@ class _DriverClient:
         self._files = ExitStack()
         self._steps: tuple[Callable[[], None], ...] = (
             *(partial(self._send, *each) for each in _MESSAGES),
-            *(self._announce, self._forget, self._release, self._bind),
+            *(self._announce, self._forget, self._save, self._release, self._bind),
             *(self._fence, self._export, self._configure, self._write_packet),
             *(self._of_burst, peer.await_all),
         )
@@ -148,7 +148,7 @@ class _DriverClient:
 
     def _drawn(self, kind: type[Any], **given: Any) -> Any:
         """Return a message of a kind, with what is not given drawn."""
-        names = kind.__struct_fields__[len(given) :]
+        names = [name for name in kind.__struct_fields__ if name not in given]
         return kind(**given, **{name: self._fields[name]() for name in names})
 
     def _send(self, kind: type[Any], answer: type[Any] | None) -> None:
@@ -219,6 +219,12 @@ class _DriverClient:
         self._peer.send(wire.ForgetPools(numbers))
         for kind in kinds:
             self._known[kind] = [n for n in self._known[kind] if n not in numbers]
+
+    def _save(self) -> None:
+        call, cache = self._new("call"), wire.CacheInfo(1, 1, bytes(32))
+        message = self._drawn(wire.SaveModel, call=call, cache=cache)
+        fds = [self._file(), self._file()]
+        self._peer.ask(message, (wire.ModelSaved, call), fds)
 
     def _release(self) -> None:
         number = self._handle("prepared")
@@ -291,7 +297,6 @@ class _DriverClient:
 _MESSAGES: tuple[tuple[type[Any], type[Any] | None], ...] = (
     (wire.PrepareModel, wire.Prepared),
     (wire.PrepareModelFromCache, wire.Prepared),
-    (wire.SaveModel, wire.ModelSaved),
     (wire.GetSupportedOperations, wire.SupportedOperations),
     (wire.GetStatistics, wire.Statistics),
     (wire.Allocate, wire.Allocated),
@@ -368,8 +373,8 @@ def _without_operand(model: Model) -> Model:
 
 def scripts() -> Iterator[bytes]:
     """Yield scripts of usual sessions."""
-    announce, prepare, wait = bytes((13, 0, 0, 5)), bytes((0, *[0] * 8)), bytes((22,))
-    execute = bytes((8, 0, 2, *[0] * 5, *[0, 0, 0, 1, 0], 1, *[0] * 5, 1, 0, 0, 0, 0))
+    announce, prepare, wait = bytes((12, 0, 0, 5)), bytes((0, *[0] * 8)), bytes((22,))
+    execute = bytes((7, 0, 2, *[0] * 5, *[0, 0, 0, 1, 0], 1, *[0] * 5, 1, 0, 0, 0, 0))
     begin = announce + prepare + wait
     yield begin + execute * 3
     for number in range(23):
