@@ -138,11 +138,11 @@ def estimated_of_graph_ns(graph: "Graph", speeds: Speeds = USUAL) -> list[int]:
     if survey is None:
         return [_of_operator_ns(graph, each, speeds) for each in graph.operators]
     found = []
-    for *_, elements, macs, is_scaled, is_depthwise in survey.operators.tolist():
-        size, of_type = (1, integers) if is_scaled else (4, floats)
-        speed = of_type.depthwise_macs if is_depthwise else of_type.macs
-        moving_ns = elements * size / of_type.bytes
-        found.append(int(speeds.call_ns + moving_ns + macs / speed))
+    for each in survey.operators:
+        size, of_type = (1, integers) if each.is_scaled else (4, floats)
+        speed = of_type.depthwise_macs if each.is_depthwise else of_type.macs
+        moving_ns = each.elements * size / of_type.bytes
+        found.append(int(speeds.call_ns + moving_ns + each.macs / speed))
     return found
 
 

@@ -184,10 +184,12 @@ class Extension:
         return hal.Extension(
             self.name,
             tuple(
-                hal.ExtensionOperandTypeInformation(
-                    number, type_.is_tensor, type_.dtype.itemsize
-                )
-                for number, type_ in sorted(self.operand_types.items())
+                [
+                    hal.ExtensionOperandTypeInformation(
+                        number, type_.is_tensor, type_.dtype.itemsize
+                    )
+                    for number, type_ in sorted(self.operand_types.items())
+                ]
             ),
         )
 

@@ -129,7 +129,7 @@ def numbered(model: Model) -> Model:
 
     Extensions that have a prefix already keep it.
     """
-    used = dict.fromkeys(type_.extension for type_ in extension_types_of(model))
+    used = dict.fromkeys([type_.extension for type_ in extension_types_of(model)])
     if not used:
         return model
     prefixes = {entry.name: entry.prefix for entry in model.extension_name_to_prefix}

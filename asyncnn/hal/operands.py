@@ -10,7 +10,7 @@ the rules of its validation utilities.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any, Self, TypeAlias
 
@@ -69,15 +69,14 @@ AnyOperationType: TypeAlias = OperationType | ExtensionOperationType
 AnyExtensionType: TypeAlias = ExtensionOperandType | ExtensionOperationType
 
 
-def extension_types_of(model: Model) -> Iterator[AnyExtensionType]:
-    """Yield what is known of extensions in a resolved model, as often as it is used."""
+def extension_types_of(model: Model) -> list[AnyExtensionType]:
+    """Return what is known of extensions in a resolved model, each as often as used."""
+    found: list[AnyExtensionType] = []
     for subgraph in (model.main, *model.referenced):
-        for type_ in (
-            *(operand.type for operand in subgraph.operands),
-            *(operation.type for operation in subgraph.operations),
-        ):
-            if isinstance(type_, AnyExtensionType):
-                yield type_
+        types: list[int] = [each.type for each in subgraph.operands]
+        types += [each.type for each in subgraph.operations]
+        found += [type_ for type_ in types if isinstance(type_, AnyExtensionType)]
+    return found
 
 
 _DTYPES = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after, seconds_until
 from asyncnn.devices import DeviceStatistics, IMeasured
-from asyncnn.extensions.regions import region_of
+from asyncnn.extensions.regions import region_extension_of, region_of
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -197,11 +197,11 @@ class Device(Opened):
         self, named: NamedModel, prepare_one: _PrepareOne, deadline: int | None
     ) -> tuple[NamedModel, IPreparedModel]:
         named = await _until(deadline, divisible(self.hal, named))
-        forms = engine_forms(named)
-        if not forms:
+        if not region_extension_of(named.model):
             return named, await prepare_one(named)
         refusal: AsyncnnError | None = None
-        for form in forms if has_extensions_of(self.hal, named.model) else ():
+        forms = engine_forms(named) if has_extensions_of(self.hal, named.model) else ()
+        for form in forms:
             try:
                 # To verify a file that a cache keeps takes longer than to prepare it.
                 return form, await prepare_one(form, None)
@@ -262,6 +262,8 @@ def _hint_of_lengths(named: NamedModel) -> str:
 async def _until(
     deadline: int | None, translation: Awaitable[NamedModel]
 ) -> NamedModel:
+    if deadline is None:
+        return await translation
     try:
         async with asyncio.timeout(seconds_until(deadline)) as limit:
             return await translation

@@ -45,9 +45,10 @@ def kind_of(data: memoryview | FileReader) -> FileKind:
 
     :raises InvalidArgumentError: if they are of no known kind.
     """
-    if data[: len(MAGIC)] == MAGIC:
+    start = data[: len(MAGIC)]
+    if start == MAGIC:
         return FileKind.CONTAINER
-    if data[4:8] == IDENTIFIER:
+    if start[4:] == IDENTIFIER:
         return FileKind.TFLITE
     if _has_graph(data):
         return FileKind.ONNX

@@ -5,7 +5,7 @@ which of both forms of a model a device prepares.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -76,11 +76,10 @@ async def form_for(device: IDevice, named: NamedModel) -> NamedModel:
     :raises AsyncnnError: as translating does.
     """
     named = await divisible(device, named)
-    forms = engine_forms(named)
-    for form in forms:
+    for form in engine_forms(named):
         if await takes(device, form.model):
             return form
-    return await translate(named) if forms else named
+    return await translate(named) if region_extension_of(named.model) else named
 
 
 async def divisible(device: IDevice, named: NamedModel) -> NamedModel:
@@ -115,14 +114,15 @@ async def translate(named: NamedModel, *, is_refused: bool = False) -> NamedMode
         ) from error
 
 
-def engine_forms(named: NamedModel) -> tuple[NamedModel, ...]:
-    """Return what its engine may be given for a region, in order; none for others.
+def engine_forms(named: NamedModel) -> Iterator[NamedModel]:
+    """Yield what its engine may be given for a region, in order; nothing for others.
 
     Shapes of outputs in a file are hints: where they are wrong, the engine refuses
     them, and gives them itself if they are open.
     """
     if not region_extension_of(named.model):
-        return ()
+        return
+    yield named
     main = named.model.main
     made = set(main.output_indexes)
     operands = tuple(
@@ -134,7 +134,8 @@ def engine_forms(named: NamedModel) -> tuple[NamedModel, ...]:
         model=replace(named.model, main=replace(main, operands=operands)),
         outputs=tuple(replace(info, dimensions=(), axes=()) for info in named.outputs),
     )
-    return (named,) if opened == named else (named, opened)
+    if opened != named:
+        yield opened
 
 
 def translating(named: NamedModel) -> Steps[NamedModel]:

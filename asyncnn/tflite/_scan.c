@@ -5,7 +5,9 @@
  * of well-known operators, every tensor plain, and no bytes of a buffer within another or
  * what describes the graph. Of such a file it says where tables lie; for any other the
  * answer is None, and Python decides. So it may be stricter than
- * Python, never laxer. Numbers of the rules come from Python (scan.py).
+ * Python, never laxer. Of a file that it takes it tells what heads are made of
+ * (region_file.py), so that nothing is read twice. Numbers of the rules, and the classes
+ * of records, come from Python (scan.py).
  *
  * No byte is trusted. What is odd is noted once, by `odd`, and reads as nothing from
  * then on; nothing beyond the file is ever looked at.
@@ -21,7 +23,7 @@ enum { FLOAT = 1, BYTE = 2, INTEGER = 4, SCALED = 8 };  /* what types are */
 enum { KNOWN = 1, ALIKE = 2, KEPT = 4, COMPARING = 8, MEASURED = 16 }; /* what operators are */
 enum { SHAPED = 1, SURPRISING };                        /* shapes of results */
 enum { FILTERED = 1, DEPTHWISE, TRANSPOSED, MULTIPLYING, CHANNELS = 8 }; /* work */
-enum { MOST_VECTOR = 1 << 12, MOST_TABLES = 1 << 14 };
+enum { MOST_VECTOR = 1 << 12, MOST_TABLES = 1 << 13 }; /* more would hold the interpreter */
 
 typedef struct {
     int64_t least, greatest; /* zero points */
@@ -66,29 +68,33 @@ typedef struct {
     uint64_t at, count;
 } Vector;
 
-/* These three are returned as they are, as far as scan.py knows them. */
-
 typedef struct {
     uint64_t table, start, size;
     uint64_t width; /* bytes of the largest elements that operators read there, if any */
 } Buffer;
 
 typedef struct {
-    uint64_t table, code;
+    uint64_t table, code, kind, options;
     Vector inputs, outputs;
     double elements, macs; /* of all operands; multiply-adds */
-    uint32_t is_scaled, is_depthwise;
+    bool is_scaled, is_depthwise, varies;
 } Operator;
 
 typedef struct {
-    uint64_t table, is_kept, is_constant, buffer;
+    uint64_t table, kind, buffer;
     const Type *type;
-    uint64_t scales;
-    int32_t rank, shape[RANK];
+    Vector name, lengths, open, scales, points;
+    int32_t rank, shape[RANK], axis;
     bool is_made, is_end, is_read, is_misaxed;
+    bool varies; /* from run to run */
     uint64_t start, size; /* of a constant's bytes, none of others */
     double elements, scale;
 } Tensor;
+
+/* Classes of records, and names of types by their numbers. */
+typedef struct {
+    PyObject *tensor, *short_tensor, *short_operator, *signature, *types;
+} Records;
 
 typedef struct {
     File file;
@@ -98,7 +104,9 @@ typedef struct {
     Operator *operators;
     const Rule **codes;
     Vector tensor_tables, buffer_tables, operator_tables, code_tables, inputs, outputs;
+    Vector name, metadata, signatures;
     int is_surprising, is_hybrid;
+    Records records;
 } Scan;
 
 /* ---- reading --------------------------------------------------------------------- */
@@ -231,13 +239,14 @@ element(const File *file, Vector tables, uint64_t index)
     return at + word(file, at, 4);
 }
 
-static void
-check_text(File *file, Table *table, int slot)
+static Vector
+text(File *file, Table *table, int slot)
 {
-    Vector text = vector(file, table, slot, 1);
-    uint64_t end = text.at + text.count;
-    if (text.at && (!is_within(file, end, 1) || file->data[end]))
+    Vector found = vector(file, table, slot, 1);
+    uint64_t end = found.at + found.count;
+    if (found.at && (!is_within(file, end, 1) || file->data[end]))
         odd(file);
+    return found;
 }
 
 /* ---- tensors ---------------------------------------------------------------------- */
@@ -264,6 +273,7 @@ read_scales(File *file, const Rules *rules, Tensor *tensor, uint64_t at)
     Vector scales = vector(file, &table, 2, 4), points = vector(file, &table, 3, 8);
     uint64_t kind = number(file, &table, 4, 1), details = field(file, &table, 5, 4);
     uint64_t axis = number(file, &table, 6, 4), count = scales.count;
+    tensor->axis = (int32_t)(uint32_t)axis;
     /* Some files have a bias whose scales are of an axis that only the filter has. */
     tensor->is_misaxed = count > 1 && tensor->rank == 1 && axis;
     axis = tensor->is_misaxed ? 0 : axis;
@@ -271,7 +281,8 @@ read_scales(File *file, const Rules *rules, Tensor *tensor, uint64_t at)
         || (count > 1 && axis >= (uint64_t)tensor->rank)
         || (count > 1 && (uint64_t)tensor->shape[axis] != count))
         odd(file);
-    tensor->scales = count;
+    tensor->scales = scales;
+    tensor->points = points;
     for (uint64_t i = 0; i < count && !file->is_odd; i++) {
         float scale;
         int64_t point = (int64_t)word(file, points.at + 8 * i, 8);
@@ -290,9 +301,10 @@ read_tensor(Scan *scan, Tensor *own)
     File *file = &scan->file;
     Table table = table_at(file, own->table, 9);
     Vector shape = vector(file, &table, 0, 4), open = vector(file, &table, 7, 4);
-    own->type = &scan->rules->types[number(file, &table, 1, 1)];
+    own->kind = number(file, &table, 1, 1);
+    own->type = &scan->rules->types[own->kind];
     own->buffer = number(file, &table, 2, 4);
-    check_text(file, &table, 3);
+    own->name = text(file, &table, 3);
     uint64_t quantised = target(file, &table, 4);
     if (number(file, &table, 5, 1) || field(file, &table, 6, 4) || !own->type->size
         || own->buffer >= scan->buffer_tables.count || shape.count > RANK
@@ -301,6 +313,8 @@ read_tensor(Scan *scan, Tensor *own)
     field(file, &table, 8, 1);
     if (file->is_odd)
         return;
+    own->lengths = shape;
+    own->open = open;
     own->rank = (int32_t)shape.count;
     own->elements = 1;
     for (uint64_t i = 0; i < shape.count; i++) {
@@ -315,7 +329,8 @@ read_tensor(Scan *scan, Tensor *own)
         read_scales(file, scan->rules, own, quantised);
     own->start = scan->buffers[own->buffer].start;
     own->size = scan->buffers[own->buffer].size;
-    own->is_constant = own->is_made = own->size;
+    own->is_made = own->size;
+    own->varies = !own->size;
     /* Buffer 0 stands for no data to LiteRT. */
     if (own->size && (!own->buffer || (double)own->size != own->elements * own->type->size))
         odd(file);
@@ -395,10 +410,10 @@ check_operands(Scan *scan, const Operator *own, const Rule *rule)
         if (is_read && i < 8 && rule->whole >> i & 1 && each->size)
             check_whole(file, each);
         flags |= is_read ? each->type->flags : 0;
-        if (!(each->type->flags & SCALED) || each->scales > 1)
+        if (!(each->type->flags & SCALED) || each->scales.count > 1)
             continue;
         scaled++;
-        if (each->scales) {
+        if (each->scales.count) {
             least = !known || each->scale < least ? each->scale : least;
             most = !known || each->scale > most ? each->scale : most;
             known++;
@@ -430,6 +445,7 @@ connect(Scan *scan, Operator *own, const Rule *rule)
             scan->is_surprising |= !each || !each->size;
         if (each) {
             each->is_read = true;
+            own->varies |= each->varies;
             Buffer *buffer = &scan->buffers[each->buffer];
             if (each->size && buffer->width < each->type->size)
                 buffer->width = each->type->size;
@@ -439,8 +455,10 @@ connect(Scan *scan, Operator *own, const Rule *rule)
         Tensor *each = operand(scan, own->outputs, i);
         if (!each || each->is_made)
             odd(file);
-        else
+        else {
             each->is_made = true;
+            each->varies = own->varies;
+        }
     }
     if (!file->is_odd)
         check_operands(scan, own, rule);
@@ -470,7 +488,7 @@ estimate(Scan *scan, Operator *own, int work)
     }
     for (uint64_t i = 0; i < own->outputs.count; i++)
         own->elements += operand(scan, own->outputs, i)->elements;
-    own->is_scaled = !!made->scales;
+    own->is_scaled = made->scales.count;
     own->is_depthwise = work == DEPTHWISE;
     own->macs = made->elements;
     if (work == FILTERED) {
@@ -495,14 +513,15 @@ read_operator(Scan *scan, Operator *own)
     own->code = number(file, &table, 0, 4);
     own->inputs = vector(file, &table, 1, 4);
     own->outputs = vector(file, &table, 2, 4);
-    uint64_t kind = number(file, &table, 3, 1), options = target(file, &table, 4);
+    own->kind = number(file, &table, 3, 1);
+    own->options = target(file, &table, 4);
     for (int slot = 5; slot < 13; slot++)
         if (slot == 8 ? vector(file, &table, slot, 4).count : field(file, &table, slot, 1))
             odd(file);
     if (file->is_odd || own->code >= scan->code_tables.count || !own->outputs.count)
         odd(file);
     else {
-        check_options(scan, kind, options);
+        check_options(scan, own->kind, own->options);
         connect(scan, own, scan->codes[own->code]);
         if (!file->is_odd)
             estimate(scan, own, scan->codes[own->code]->work);
@@ -590,6 +609,8 @@ read_file(Scan *scan)
     scan->code_tables = tables(file, &root, 1);
     Vector graphs = tables(file, &root, 2);
     scan->buffer_tables = tables(file, &root, 4);
+    scan->metadata = tables(file, &root, 6);
+    scan->signatures = tables(file, &root, 7);
     if (file->is_odd || graphs.count != 1)
         return odd(file), true;
     Table graph = table_at(file, element(file, graphs, 0), FIELDS);
@@ -597,7 +618,7 @@ read_file(Scan *scan)
     scan->inputs = vector(file, &graph, 1, 4);
     scan->outputs = vector(file, &graph, 2, 4);
     scan->operator_tables = tables(file, &graph, 3);
-    check_text(file, &graph, 4);
+    scan->name = text(file, &graph, 4);
     if (file->is_odd || !scan->outputs.count)
         return odd(file), true;
 #define ROOM(name, of) \
@@ -624,10 +645,6 @@ read_file(Scan *scan)
         read_operator(scan, &scan->operators[i]);
     }
     check_ends(scan, scan->outputs, true);
-    EACH(tensor_tables) {
-        Tensor *own = &scan->tensors[i];
-        own->is_kept = (own->is_read || !own->size) && !own->is_end && !own->is_misaxed;
-    }
     Extent *holes = PyMem_Calloc((size_t)scan->buffer_tables.count + 1, sizeof *holes);
     if (!holes || file->lacks_memory)
         return PyMem_Free(holes), false;
@@ -636,17 +653,213 @@ read_file(Scan *scan)
     return true;
 }
 
-/* Return where tables of a sound file lie, as bytes of the structs above. */
+/* ---- what is told of it ----------------------------------------------------------- */
+
 static PyObject *
-summary(const Scan *scan)
+decoded(const File *file, Vector text)
 {
-#define BYTES(name, of) scan->name, (Py_ssize_t)(scan->of.count * sizeof *scan->name)
-    return Py_BuildValue(
-        "(y#y#y#nKKKKKKii)", BYTES(buffers, buffer_tables), BYTES(tensors, tensor_tables),
-        BYTES(operators, operator_tables), (Py_ssize_t)sizeof(Tensor),
-        scan->code_tables.at, scan->code_tables.count,
-        scan->inputs.at, scan->inputs.count, scan->outputs.at, scan->outputs.count,
-        scan->is_surprising, scan->is_hybrid);
+    const char *bytes = (const char *)file->data + text.at;
+    return PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)text.count, "replace");
+}
+
+/* Return numbers as a tuple: int32 (i), int64 (q) or float32 (f). */
+static PyObject *
+numbers(const File *file, Vector found, char form)
+{
+    PyObject *told = PyTuple_New((Py_ssize_t)found.count);
+    for (uint64_t i = 0; told && i < found.count; i++) {
+        uint64_t at = found.at + (form == 'q' ? 8 : 4) * i;
+        float real;
+        memcpy(&real, file->data + at, 4);
+        PyObject *own = form == 'f' ? PyFloat_FromDouble(real)
+            : form == 'q' ? PyLong_FromLongLong((int64_t)word(file, at, 8))
+                          : PyLong_FromLong(integer(file, at));
+        if (!own || PyTuple_SetItem(told, (Py_ssize_t)i, own))
+            Py_CLEAR(told);
+    }
+    return told;
+}
+
+/* Return the inputs that vary from run to run. */
+static PyObject *
+varying(Scan *scan, Vector inputs)
+{
+    PyObject *told = PyList_New(0);
+    for (uint64_t i = 0; told && i < inputs.count; i++) {
+        const Tensor *each = operand(scan, inputs, i);
+        if (!each || !each->varies)
+            continue;
+        PyObject *index = PyLong_FromLong((long)(each - scan->tensors));
+        if (!index || PyList_Append(told, index))
+            Py_CLEAR(told);
+        Py_XDECREF(index);
+    }
+    PyObject *all = told ? PyList_AsTuple(told) : NULL;
+    Py_XDECREF(told);
+    return all;
+}
+
+typedef PyObject *(*Tell)(Scan *, uint64_t);
+
+static PyObject *
+told_code(Scan *scan, uint64_t i)
+{
+    return PyLong_FromUnsignedLongLong(element(&scan->file, scan->code_tables, i));
+}
+
+static PyObject *
+told_buffer(Scan *scan, uint64_t i)
+{
+    const Buffer *own = &scan->buffers[i];
+    return Py_BuildValue("(KKKK)", own->table, own->start, own->size, own->width);
+}
+
+/* Return where a vector begins, with its count; 0 without one. */
+static uint64_t
+place_of(Vector found)
+{
+    return found.at ? found.at - 4 : 0;
+}
+
+static PyObject *
+told_tensor(Scan *scan, uint64_t i)
+{
+    const Tensor *own = &scan->tensors[i];
+    bool is_anew = (!own->is_read && own->size) || own->is_end || own->is_misaxed;
+    return PyObject_CallFunction(
+        scan->records.short_tensor, "KKKKKKKii", own->table, own->buffer, own->kind,
+        place_of(own->lengths), own->scales.count, place_of(own->scales),
+        place_of(own->points), own->is_misaxed ? 0 : own->axis, is_anew);
+}
+
+static PyObject *
+told_operator(Scan *scan, uint64_t i)
+{
+    const Operator *own = &scan->operators[i];
+    const File *file = &scan->file;
+    return PyObject_CallFunction(
+        scan->records.short_operator, "KKKKKNNNddii", i, own->table, own->code, own->kind,
+        own->options, numbers(file, own->inputs, 'i'), varying(scan, own->inputs),
+        numbers(file, own->outputs, 'i'), own->elements, own->macs, own->is_scaled,
+        own->is_depthwise);
+}
+
+static PyObject *
+told_list(Scan *scan, uint64_t count, Tell tell)
+{
+    PyObject *told = PyList_New((Py_ssize_t)count);
+    for (uint64_t i = 0; told && i < count; i++) {
+        PyObject *own = tell(scan, i);
+        if (!own || PyList_SetItem(told, (Py_ssize_t)i, own))
+            Py_CLEAR(told);
+    }
+    return told;
+}
+
+/* Add inputs or outputs of the graph to a dictionary. */
+static bool
+add_ends(Scan *scan, PyObject *told, Vector ends)
+{
+    const File *file = &scan->file;
+    for (uint64_t i = 0; i < ends.count; i++) {
+        const Tensor *own = operand(scan, ends, i);
+        PyObject *index = PyLong_FromLong((long)(own - scan->tensors));
+        PyObject *kind = PyLong_FromUnsignedLongLong(own->kind);
+        PyObject *name = kind ? PyObject_GetItem(scan->records.types, kind) : NULL;
+        PyObject *made = index && name ? PyObject_CallFunction(
+            scan->records.tensor, "ONONNNiOsONOKKO", index, decoded(file, own->name), name,
+            numbers(file, own->lengths, 'i'), numbers(file, own->scales, 'f'),
+            numbers(file, own->points, 'q'), own->axis, Py_None, "", Py_False,
+            numbers(file, own->open, 'i'), Py_None, own->table, own->buffer,
+            own->is_misaxed ? Py_False : Py_True) : NULL;
+        bool is_added = made && !PyDict_SetItem(told, index, made);
+        Py_XDECREF(index);
+        Py_XDECREF(kind);
+        Py_XDECREF(name);
+        Py_XDECREF(made);
+        if (!is_added)
+            return false;
+    }
+    return true;
+}
+
+/* Return inputs and outputs of the graph by their indexes. */
+static PyObject *
+told_ends(Scan *scan)
+{
+    PyObject *told = PyDict_New();
+    if (told && !(add_ends(scan, told, scan->inputs) && add_ends(scan, told, scan->outputs)))
+        Py_CLEAR(told);
+    return told;
+}
+
+/* Return names of tensors with their numbers. */
+static PyObject *
+told_names(Scan *scan, Table *signature, int slot)
+{
+    File *file = &scan->file;
+    Vector found = tables(file, signature, slot);
+    PyObject *told = PyTuple_New((Py_ssize_t)found.count);
+    for (uint64_t i = 0; told && i < found.count; i++) {
+        Table entry = table_at(file, element(file, found, i), FIELDS);
+        Vector name = text(file, &entry, 0);
+        uint64_t index = number(file, &entry, 1, 4);
+        if (index >= scan->tensor_tables.count)
+            odd(file);
+        PyObject *own = Py_BuildValue("(NK)", decoded(file, name), index);
+        if (!own || PyTuple_SetItem(told, (Py_ssize_t)i, own))
+            Py_CLEAR(told);
+    }
+    return told;
+}
+
+static PyObject *
+told_signature(Scan *scan, uint64_t i)
+{
+    File *file = &scan->file;
+    Table table = table_at(file, element(file, scan->signatures, i), FIELDS);
+    Vector name = text(file, &table, 2);
+    if (number(file, &table, 4, 4)) /* of another graph than the only one */
+        odd(file);
+    return PyObject_CallFunction(
+        scan->records.signature, "NiNN", decoded(file, name), 0,
+        told_names(scan, &table, 0), told_names(scan, &table, 1));
+}
+
+/* Return where the bytes of metadata begin, and how many there are; maybe none. */
+static PyObject *
+told_metadata(Scan *scan)
+{
+    static const char known[] = "TFLITE_METADATA";
+    File *file = &scan->file;
+    for (uint64_t i = 0; i < scan->metadata.count && !file->is_odd; i++) {
+        Table entry = table_at(file, element(file, scan->metadata, i), FIELDS);
+        Vector name = text(file, &entry, 0);
+        uint64_t index = number(file, &entry, 1, 4);
+        if (name.count == sizeof known - 1 && index < scan->buffer_tables.count
+            && !memcmp(file->data + name.at, known, sizeof known - 1))
+            return Py_BuildValue(
+                "(KK)", scan->buffers[index].start, scan->buffers[index].size);
+    }
+    return PyTuple_New(0);
+}
+
+/* Tell what is in a sound file; None if what nobody runs of it is not. */
+static PyObject *
+told(Scan *scan)
+{
+#define LIST(of, tell) told_list(scan, scan->of.count, tell)
+    PyObject *found = Py_BuildValue(
+        "((NNNii)NNNNNNN)", LIST(buffer_tables, told_buffer),
+        LIST(tensor_tables, told_tensor), LIST(operator_tables, told_operator),
+        scan->is_surprising, scan->is_hybrid, LIST(code_tables, told_code),
+        decoded(&scan->file, scan->name), numbers(&scan->file, scan->inputs, 'i'),
+        numbers(&scan->file, scan->outputs, 'i'), told_ends(scan),
+        LIST(signatures, told_signature), told_metadata(scan));
+    if (!found || !scan->file.is_odd)
+        return found;
+    Py_DECREF(found);
+    return Py_NewRef(Py_None);
 }
 
 /* Scan a file by packed rules; None if it may not be sound. */
@@ -655,11 +868,14 @@ scan(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Py_buffer data, rules;
     PyObject *found = NULL;
+    Records records;
     const uint16_t one = 1;
-    if (!PyArg_ParseTuple(args, "y*y*", &data, &rules))
+    if (!PyArg_ParseTuple(args, "y*y*OOOOO", &data, &rules, &records.tensor,
+                          &records.short_tensor, &records.short_operator,
+                          &records.signature, &records.types))
         return NULL;
     File file = {data.buf, (uint64_t)data.len, 8 * (uint64_t)data.len, .extents = NULL};
-    Scan own = {.file = file, .rules = rules.buf};
+    Scan own = {.file = file, .rules = rules.buf, .records = records};
     if (rules.len != sizeof(Rules) || !*(const char *)&one)
         PyErr_Format(PyExc_ValueError, "rules of %zd bytes", rules.len);
     else if (!read_file(&own))

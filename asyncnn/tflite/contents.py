@@ -121,24 +121,10 @@ class TableReader:
             found.append(graph)
         if not found:
             raise InvalidArgumentError("a file without a subgraph")
-        return self.contents_of(tuple(found), tables, buffers)
-
-    def contents_of(
-        self,
-        graphs: tuple[Graph, ...],
-        codes: Sequence[int],
-        buffers: Sequence[StoredBytes],
-    ) -> Contents:
-        """Return graphs with what the file has besides; see `Contents`."""
-        root = self._root
-        signatures = [self._signature(at, graphs) for at in self._positions(root[7])]
+        graphs, at = tuple(found), self._positions(root[7])
+        signatures = tuple(self._signature(each, graphs) for each in at)
         metadata = self._metadata(root[6], buffers)
-        return Contents(graphs, tuple(signatures), metadata, self._data, codes, buffers)
-
-    def main_name(self) -> str:
-        """Return the name of the first graph."""
-        places = flatbuffer.places(self._data, self._positions(self._root[2])[0], 5)
-        return self._text(places[4])
+        return Contents(graphs, signatures, metadata, self._data, tables, buffers)
 
     def _graph(
         self,

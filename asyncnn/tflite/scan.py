@@ -8,14 +8,12 @@ they are asked for.
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, overload
-
-import numpy as np
 
 from asyncnn.lazy import compiled_module
 from asyncnn.pacing import Steps
-from asyncnn.tflite import flatbuffer, operator_rules, runnable
+from asyncnn.tflite import operator_rules, runnable
 from asyncnn.tflite.contents import TableReader, reading_contents
 from asyncnn.tflite.tables import (
     BUILTIN_OPTIONS,
@@ -25,8 +23,12 @@ from asyncnn.tflite.tables import (
     TYPE_NAMES,
     Contents,
     Graph,
+    ShortOperator,
+    ShortTensor,
+    SignatureTable,
     StoredBytes,
     Survey,
+    Tensor,
 )
 
 T = TypeVar("T")
@@ -70,21 +72,28 @@ def reading_checked(data: memoryview, *, is_final: bool) -> Steps[Contents]:
 
     :raises InvalidArgumentError: as `contents.reading_contents`.
     """
-    found = _built.scan(data, _RULES) if is_final and _built is not None else None
-    if found is None:
-        return (yield from reading_contents(data))
-    return _contents(data, found)
+    found = scanned(data) if is_final else None
+    return _contents(data, found) if found else (yield from reading_contents(data))
+
+
+def scanned(data: bytes | memoryview) -> Any:
+    """Return what `_scan.c` tells of a file; None if it is not surely sound."""
+    if _built is None:
+        return None
+    records = Tensor, ShortTensor, ShortOperator, SignatureTable
+    return _built.scan(data, _RULES, *records, TYPE_NAMES)
 
 
 class Records(Sequence[T]):
     """Tables of one kind, each read when it is asked for the first time."""
 
-    def __init__(self, tables: Sequence[int], read: Callable[[int, int], T]) -> None:
-        self._tables, self._read = tables, read
-        self._known: dict[int, T] = {}
+    def __init__(
+        self, count: int, read: Callable[[int], T], known: dict[int, T]
+    ) -> None:
+        self._count, self._read, self._known = count, read, known
 
     def __len__(self) -> int:
-        return len(self._tables)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -97,58 +106,41 @@ class Records(Sequence[T]):
         index = range(len(self))[index]
         found = self._known.get(index)
         if found is None:
-            found = self._known[index] = self._read(index, self._tables[index])
+            found = self._known[index] = self._read(index)
         return found
 
 
 def _contents(data: memoryview, found: Any) -> Contents:
-    *sections, tensor_bytes, codes_at, code_count = found[:6]
-    read, reads, made, mades, may_surprise, is_hybrid = found[6:]
-    rows = [
-        np.frombuffer(rows, layout)
-        for rows, layout in zip(sections, _layouts(tensor_bytes), strict=True)
-    ]
-    buffers, tensors, operators = [each["table"].tolist() for each in rows]
-    reader = TableReader(data)
-    codes = flatbuffer.tables(data, codes_at, code_count)
-    names = Records(codes, lambda _, table: reader.operator_code(table))
-
-    def stored_bytes(index: int, table: int) -> StoredBytes:
-        _, start, size, _ = rows[0][index].tolist()
-        return StoredBytes(table, start, size, True)
-
-    stored = Records(buffers, stored_bytes)
+    known, codes, name, inputs, outputs, ends, signatures, metadata = found
+    survey = Survey(*known)
+    buffers, tensors, operators = survey.buffers, survey.tensors, survey.operators
+    reader = cache(partial(TableReader, data))
+    names = Records(len(codes), lambda index: reader().operator_code(codes[index]), {})
+    stored = Records(
+        len(buffers), lambda index: StoredBytes(*buffers[index][:3], True), {}
+    )
     graph = Graph(
         0,
-        reader.main_name(),
-        Records(tensors, lambda index, table: reader.tensor(index, table, stored)),
+        name,
         Records(
-            operators,
-            lambda index, table: reader.operator(index, table, names, len(tensors)),
+            len(tensors),
+            lambda index: reader().tensor(index, tensors[index].table, stored),
+            ends,
         ),
-        flatbuffer.numbers(data, read, reads, flatbuffer.INT32),
-        flatbuffer.numbers(data, made, mades, flatbuffer.INT32),
-        Survey(rows[0], rows[1], rows[2], may_surprise, is_hybrid),
+        Records(
+            len(operators),
+            lambda index: reader().operator(
+                index, operators[index].table, names, len(tensors)
+            ),
+            {},
+        ),
+        inputs,
+        outputs,
+        survey,
     )
-    return reader.contents_of((graph,), codes, stored)
-
-
-@cache
-def _layouts(tensor_bytes: int) -> list[np.dtype[Any]]:
-    """Return how C has buffers, tensors and operators in memory."""
-    words = [
-        ("table start size width", ""),
-        ("table is_kept is_constant buffer", ""),
-        ("table code read reads made mades", "elements macs"),
-    ]
-    buffers, tensors, operators = (
-        [(name, "<i8") for name in whole.split()]
-        + [(name, "<f8") for name in real.split()]
-        for whole, real in words
-    )
-    tensors.append(("more", f"V{tensor_bytes - 32}"))
-    operators += [("is_scaled", "<u4"), ("is_depthwise", "<u4")]
-    return [np.dtype(each) for each in (buffers, tensors, operators)]
+    start, size = metadata or (0, None)
+    described = None if size is None else data[start : start + size]
+    return Contents((graph,), tuple(signatures), described, data, codes, stored)
 
 
 def _packed_type(name: str) -> bytes:

@@ -207,47 +207,61 @@ def _kind_of_options(kind: str) -> tuple[type[Any], int, int]:
     return getattr(generated(kind), kind), getattr(kinds, kind), first
 
 
-class ShortOperator(NamedTuple):
-    """An operator as far as tensors go, with its ``number`` in the graph."""
+class ShortTensor(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What describes a tensor anew; its ``kind`` is the number of its type.
 
-    number: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-class Survey(NamedTuple):
-    """What is known of all of a sound graph, before its records are made.
-
-    Arrays have a row for each. All have the places of tables as ``table``. ``buffers``
-    have ``start`` and ``size`` of bytes, and the ``width`` of elements as which
-    operators read them, 0 if none does.
-    ``tensors`` that are ``is_kept`` may be referred to as they are, and have the number
-    of a ``buffer``. ``operators`` have the number of their ``code``, where their
-    numbers of inputs and outputs are, and how many (``read``, ``reads``, ``made``,
-    ``mades``), and what they take; see `asyncnn.engine.costs`. Of a part of a graph,
-    ``numbers`` says which they are.
+    ``lengths``, ``scales`` and ``points`` are where vectors lie in the file, 0 without
+    one; there are ``count`` scales. One that ``is_anew`` may not be referred to as it
+    is.
     """
 
-    buffers: NDArray[Any]
-    tensors: NDArray[Any]
-    operators: NDArray[Any]
+    table: int
+    buffer: int
+    kind: int
+    lengths: int
+    count: int
+    scales: int
+    points: int
+    axis: int
+    is_anew: int = 1
+
+
+class ShortOperator(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """An operator of a sound graph, with its ``number`` there; `_scan.c` makes them.
+
+    It ``reads`` tensors, of which ``inputs`` vary from run to run. ``code`` is the
+    number of its code, ``kind`` that of its ``options``, a table. The rest is what it
+    takes; see `asyncnn.engine.costs`.
+    """
+
+    number: int
+    table: int
+    code: int
+    kind: int
+    options: int
+    reads: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    elements: float
+    macs: float
+    is_scaled: int
+    is_depthwise: int
+
+
+class Survey(msgspec.Struct, frozen=True, eq=False):
+    """What is known of all of a sound graph, before its records are made.
+
+    ``buffers`` are where tables and bytes begin, how many bytes there are, and the
+    width of elements as which operators read them, 0 if none does. Of a part of a
+    graph, ``operators`` are the part's alone.
+    """
+
+    buffers: Sequence[tuple[int, int, int, int]]
+    tensors: Sequence[ShortTensor]
+    operators: Sequence[ShortOperator]
     may_surprise: int
     is_hybrid: int
-    numbers: Sequence[int] = ()
-
-    def short_operators(self, data: memoryview) -> list[ShortOperator]:
-        """Return its operators in ``data``, the file."""
-        numbers = self.numbers or range(len(self.operators))
-        return [
-            ShortOperator(
-                index,
-                flatbuffer.numbers(data, read, reads, flatbuffer.INT32),
-                flatbuffer.numbers(data, made, mades, flatbuffer.INT32),
-            )
-            for index, (_, _, read, reads, made, mades, *_) in zip(
-                numbers, self.operators.tolist(), strict=True
-            )
-        ]
+    is_part: bool = False
 
 
 class Graph(msgspec.Struct, frozen=True, eq=False):

@@ -199,7 +199,9 @@ class LiteRtLibrary:
         :raises GeneralFailureError: if it fails.
         """
         made = handle()
-        self.call(name, *arguments, byref(made))
+        status = self._functions[name](*arguments, byref(made))
+        if status:
+            raise failure(name, status)
         if not made.value:
             raise GeneralFailureError(f"LiteRt{name} has made nothing")
         return made.value
@@ -210,7 +212,9 @@ class LiteRtLibrary:
         :raises GeneralFailureError: if it fails.
         """
         number = c_size_t()
-        self.call(name, *arguments, byref(number))
+        status = self._functions[name](*arguments, byref(number))
+        if status:
+            raise failure(name, status)
         return number.value
 
     def destroy(self, kind: str, made: int) -> None:
@@ -231,7 +235,7 @@ class LiteRtLibrary:
         assert address is not None
         return address
 
-    def compile(self, model: int, cpu_options: dict[str, int | str]) -> int:
+    def compile(self, model: int, cpu_options: dict[str, int]) -> int:
         """Return a compiled model that runs on the CPU.
 
         :raises GeneralFailureError: if LiteRT cannot compile it.
@@ -241,7 +245,7 @@ class LiteRtLibrary:
         try:
             self.call("SetOptionsHardwareAccelerators", options, _CPU)
             self._add(options, b"xnnpack", cpu_options)
-            reporting: dict[str, int | str] = {"error_reporter_mode": _ERRORS_IN_BUFFER}
+            reporting = {"error_reporter_mode": _ERRORS_IN_BUFFER}
             self._add(options, b"runtime_options_string", reporting)
             with first_words_discarded(str(self.path)):
                 return self.create(
@@ -267,8 +271,8 @@ class LiteRtLibrary:
         """Drop what a compiled model has reported."""
         self._functions["CompiledModelClearErrors"](compiled)
 
-    def _add(self, options: int, kind: bytes, values: dict[str, int | str]) -> None:
-        text = "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
+    def _add(self, options: int, kind: bytes, values: dict[str, int]) -> None:
+        text = "".join([f"{key} = {value}\n" for key, value in values.items()])
         payload = self._strdup(text.encode())
         opaque = self.create("CreateOpaqueOptions", kind, payload, self._freeing)
         try:
@@ -297,10 +301,6 @@ def failure(name: str, status: Status, errors: str = "") -> AsyncnnError:
     if status == _NO_MEMORY:
         return failure_of(MemoryError(message))
     return GeneralFailureError(message)
-
-
-def _toml(value: int | str) -> str:
-    return str(value) if isinstance(value, int) else f'"{value}"'
 
 
 _speaking = threading.Lock()

@@ -73,7 +73,7 @@ class CApiEngine(Engine):
         self, model: Source, threads: int, weights: PackedWeights | None, float16: bool
     ) -> CompiledGraph:
         memory = ModelMemory(model)
-        options: dict[str, int | str] = {"num_threads": threads}
+        options = {"num_threads": threads}
         if float16:
             options["flags"] = _FLOAT16_FLAGS
         if weights is None or not may_be_packed(model):
@@ -99,7 +99,7 @@ class CApiGraph(JobSegment, CompiledGraph):
     """A compiled model of LiteRT's."""
 
     def __init__(
-        self, library: LiteRtLibrary, memory: ModelMemory, options: dict[str, int | str]
+        self, library: LiteRtLibrary, memory: ModelMemory, options: dict[str, int]
     ) -> None:
         self._library = library
         self._memory = memory  # LiteRT refers to it
@@ -112,7 +112,7 @@ class CApiGraph(JobSegment, CompiledGraph):
             self.close()
             raise
 
-    def _create(self, options: dict[str, int | str]) -> None:
+    def _create(self, options: dict[str, int]) -> None:
         library, memory = self._library, self._memory
         self._model = library.create(
             "CreateModelFromBuffer", *(library.environment, memory.address, memory.size)
@@ -146,8 +146,10 @@ class CApiGraph(JobSegment, CompiledGraph):
             )
             layouts = [*shaped]
         return tuple(
-            self._tensor(graph, side, number, layout)
-            for number, layout in enumerate(layouts)
+            [
+                self._tensor(graph, side, number, layout)
+                for number, layout in enumerate(layouts)
+            ]
         )
 
     def _tensor(
@@ -160,15 +162,15 @@ class CApiGraph(JobSegment, CompiledGraph):
         if layout is not None:
             type_.rank_and_flags = layout.rank
             type_.dimensions[:] = layout.dimensions
-        dtype = _DTYPES.get(type_.element_type)
-        if dtype is None or type_.rank > MOST_DIMENSIONS:
+        dtype, rank = _DTYPES.get(type_.element_type), type_.rank
+        if dtype is None or rank > MOST_DIMENSIONS:
             raise GeneralFailureError(
                 f"{side.lower()} {number} is of element type {type_.element_type} "
-                f"and rank {type_.rank}, which no array here is"
+                f"and rank {rank}, which no array here is"
             )
-        for axis in range(type_.rank):
-            type_.dimensions[axis] = abs(type_.dimensions[axis])  # -1: open
-        described = CompiledTensor.of(dtype, tuple(type_.dimensions[: type_.rank]))
+        shape = [abs(length) for length in type_.dimensions[:rank]]  # -1: open
+        type_.dimensions[:rank] = shape
+        described = CompiledTensor.of(dtype, tuple(shape))
         needed = library.number(
             "GetTensorBufferRequirementsBufferSize",
             library.create(

@@ -91,8 +91,14 @@ class FlatFile:
     def table(self, fields: Sequence[Field]) -> Place:
         """Add a table; fields that are left out have their default."""
         layout = layout_of(tuple([(slot, form) for slot, form, _ in fields]))
-        columns = [(value,) for _, _, value in fields]
-        return self._together(layout, columns, 1)[0]
+        self._align(layout.packer.size, layout.alignment)
+        place = self._size + layout.packer.size
+        packed = [fields[position][2] for position in layout.order]
+        for position, offset in layout.references:
+            packed[position] = place - offset - packed[position]
+        vtable = layout.vtable
+        self._put(vtable + layout.packer.pack(len(vtable), *packed))
+        return place
 
     def tables(self, rows: Sequence[tuple[TableLayout, Sequence[int]]]) -> list[Place]:
         """Add tables of the values of fields, each in its layout.
@@ -154,16 +160,26 @@ class FlatFile:
         self._put(struct.pack(f"<{len(words)}i", *words))
         return [self._size - _OFFSET_BYTES * start for start in starts]
 
-    def vector(self, elements: bytes, count: int) -> Place:
-        """Add a vector of ``count`` elements, by their bytes."""
-        return self._vector(elements, count, len(elements) // (count or 1))
+    def vector(
+        self, elements: bytes | memoryview, count: int, alignment: int = 0
+    ) -> Place:
+        """Add a vector of ``count`` elements, by their bytes.
+
+        It begins at a multiple of ``alignment``, or of an element's size.
+        """
+        size = len(elements)
+        alignment = alignment or size // (count or 1)
+        padding = -(self._size + size) % max(alignment, _OFFSET_BYTES)
+        self._parts += (bytes(padding), elements, _pack_count(count))
+        self._size += padding + size + _OFFSET_BYTES
+        return self._size
 
     def data(self, array: Array) -> Place:
         """Add a vector of bytes that begins at a multiple of 16.
 
         ``array`` has one axis of uint8, and is read when the file is joined.
         """
-        return self._vector(array.data, array.size, _ALIGNMENT)
+        return self.vector(array.data, array.size, _ALIGNMENT)
 
     def references(self, places: Sequence[Place]) -> Place:
         """Add a vector of references."""
@@ -176,10 +192,7 @@ class FlatFile:
     def string(self, text: str) -> Place:
         """Add a string."""
         data = text.encode()
-        self._align(len(data) + 1, _OFFSET_BYTES)
-        self._put(data + b"\0")
-        self._put(struct.pack("<I", len(data)))
-        return self._size
+        return self.vector(data + b"\0", len(data), _OFFSET_BYTES)
 
     def joined(self, root: Place, identifier: bytes) -> bytes:
         """Return the file, whose root is the table at ``root``.
@@ -193,23 +206,11 @@ class FlatFile:
         self._put(struct.pack("<I", place - root))
         return b"".join(reversed(self._parts))
 
-    def _vector(
-        self, elements: bytes | memoryview, count: int, alignment: int
-    ) -> Place:
-        size = len(elements)
-        padding = -(self._size + size) % max(alignment, _OFFSET_BYTES)
-        if padding:
-            self._parts.append(bytes(padding))
-        self._parts.append(elements)
-        self._parts.append(_pack_count(count))
-        self._size += padding + size + _OFFSET_BYTES
-        return self._size
-
     def _align(self, size: int, alignment: int) -> None:
         """Have the next ``size`` bytes begin at a multiple of ``alignment``."""
         padding = -(self._size + size) % alignment
-        if padding:
-            self._put(bytes(padding))
+        self._parts.append(bytes(padding))
+        self._size += padding
 
     def _put(self, part: bytes | memoryview) -> None:
         self._parts.append(part)

@@ -154,7 +154,7 @@ def may_be_packed(model: Source) -> bool:
 
 def _most_packed_bytes(model: Source) -> int:
     if isinstance(model, GraphFile):
-        size = model.size + sum(each.data.size for each in model.apart)
+        size = model.size + sum([each.data.size for each in model.apart])
     else:
         size = len(model)
     return _PACKED_SHARE * size + _ROOM_BYTES

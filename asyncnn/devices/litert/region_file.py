@@ -19,7 +19,11 @@ import numpy as np
 from asyncnn.devices.litert.cuts import barriers, is_short
 from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
-from asyncnn.devices.litert.region_parts import TimedOperator, timed_operators
+from asyncnn.devices.litert.region_parts import (
+    TimedOperator,
+    timed_of_records,
+    timed_operators,
+)
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
@@ -33,6 +37,8 @@ from asyncnn.tflite.tables import (
     Contents,
     Graph,
     Operator,
+    ShortOperator,
+    ShortTensor,
     StoredBytes,
     Survey,
     Tensor,
@@ -144,7 +150,8 @@ class _Head:
             for position, index in enumerate(inputs):
                 if index in inputs[position + 1 :]:  # which has the value
                     name, shape = f"input_{position}", shapes.get(index)
-                    place = self._described(graph.tensors[index], shape, name=name)
+                    own = self._short(graph.tensors[index])
+                    place = self._described(own, shape, name=name)
                     inputs[position] = len(tensors)
                     tensors.append(place)
             unmade = {e.index for e in graph.tensors if e.stored is not None}
@@ -154,7 +161,8 @@ class _Head:
                 if index in unmade:
                     outputs[position] = len(tensors)
                     name, shape = f"output_{position}", shapes.get(index)
-                    place = self._described(graph.tensors[index], shape, name=name)
+                    own = self._short(graph.tensors[index])
+                    place = self._described(own, shape, name=name)
                     steps.append(self._added(self._adding + 1, [index], place, tensors))
                 unmade.add(index)
         return file.table(
@@ -174,22 +182,21 @@ class _Head:
         file, tensors = self._file, survey.tensors
         is_long = len(self._data) > _COPIED_BYTES
         ends = {*graph.inputs, *graph.outputs}
-        places: list[int] = (-tensors["table"]).tolist()
-        anew = {*np.flatnonzero(tensors["is_kept"] == 0).tolist()}
+        places = [-each.table for each in tensors]
+        anew = {index for index, each in enumerate(tensors) if each.is_anew}
         of_others = set[int]()
-        if survey.numbers:
-            operators = survey.short_operators(self._data)
-            own = ends.union(*[each.inputs + each.outputs for each in operators])
+        if survey.is_part:
+            operators = survey.operators
+            own = ends.union(*[each.reads + each.outputs for each in operators])
             anew = (anew & own) | ends
             own.discard(-1)
             of_others = {*range(len(survey.buffers))}
-            of_others -= {*tensors["buffer"][[*own]].tolist()}
+            of_others -= {tensors[index].buffer for index in own}
             unread = file.table(((0, REFERENCE, file.numbers(())),))
             for index in range(len(places)):
                 if index not in own:
                     places[index] = unread
-        for number, row in enumerate(survey.buffers.tolist()):
-            place, start, size, width = row
+        for number, (place, start, size, width) in enumerate(survey.buffers):
             if not width:
                 continue
             if number in of_others:
@@ -208,7 +215,7 @@ class _Head:
                 self._buffers[number] = place
         for index in anew:
             name = f"tensor_{index}" if index in ends else ""
-            tensor, shape = graph.tensors[index], shapes.get(index)
+            tensor, shape = tensors[index], shapes.get(index)
             places[index] = self._described(tensor, shape, tensor.buffer, name)
         return places
 
@@ -224,7 +231,7 @@ class _Head:
         return [
             self._tensor(each, shapes.get(each.index), dense.get(each.index), ends)
             if each.index in read or each.stored is None
-            else self._described(each, None)
+            else self._described(self._short(each), None)
             for each in graph.tensors
         ]
 
@@ -240,42 +247,43 @@ class _Head:
         if tensor.is_plain and is_same and not is_end:
             return -tensor.table
         name = f"tensor_{tensor.index}" if is_end else ""
-        return self._described(tensor, shape, buffer, name)
+        return self._described(self._short(tensor), shape, buffer, name)
+
+    def _short(self, tensor: Tensor) -> ShortTensor:
+        """Return where that lies of a tensor which describes it anew."""
+        data = self._data
+        places = flatbuffer.places(data, tensor.table, _TENSOR_FIELDS)
+        lengths, kind, _, _, quantization = places
+        scales, points, count = 0, 0, len(tensor.scales)
+        if count:
+            table = flatbuffer.target(data, quantization)
+            _, _, scales, points = flatbuffer.places(data, table, 4)
+            scales = flatbuffer.target(data, scales)
+            points = flatbuffer.target(data, points) if tensor.zero_points else 0
+        return ShortTensor(
+            *(tensor.table, tensor.buffer, data[kind] if kind else 0),
+            flatbuffer.target(data, lengths) if lengths else 0,
+            *(count, scales, points, quantized_axis(tensor)),
+        )
 
     def _described(
-        self, tensor: Tensor, shape: Shape | None, buffer: int = 0, name: str = ""
+        self, tensor: ShortTensor, shape: Shape | None, buffer: int = 0, name: str = ""
     ) -> Place:
         """Describe a tensor anew; with the ``shape`` that it has in the file if None.
 
         That has other vectors, too, which are referred to.
         """
-        file, data = self._file, self._data
-        places = flatbuffer.places(data, tensor.table, _TENSOR_FIELDS)
-        fields: list[Field] = [
-            (1, "b", data[places[1]] if places[1] else 0),
-            (2, "I", buffer),
-            (8, "?", True),
-        ]
-        if shape is not None or not places[0]:
-            fields.append((0, REFERENCE, file.numbers(shape or ())))
-        else:
-            fields.append((0, REFERENCE, -flatbuffer.target(data, places[0])))
+        file, lengths = self._file, -tensor.lengths
+        if shape is not None or not lengths:
+            lengths = file.numbers(shape or ())
+        fields: list[Field] = [(1, "b", tensor.kind), (2, "I", buffer), (8, "?", True)]
+        fields.append((0, REFERENCE, lengths))
         if name:
             fields.append((3, REFERENCE, file.string(name)))
-        count = len(tensor.scales)
-        if count:
-            quantization = flatbuffer.target(data, places[4])
-            _, _, scales, points = flatbuffer.places(data, quantization, 4)
-            of_points = (
-                -flatbuffer.target(data, points)
-                if tensor.zero_points
-                else file.numbers((0,) * count, "q")
-            )
-            parts: tuple[Field, ...] = (
-                (2, REFERENCE, -flatbuffer.target(data, scales)),
-                (3, REFERENCE, of_points),
-                (6, "i", quantized_axis(tensor)),
-            )
+        if tensor.count:
+            points = -tensor.points or file.numbers((0,) * tensor.count, "q")
+            parts: list[Field] = [(2, REFERENCE, -tensor.scales)]
+            parts += [(3, REFERENCE, points), (6, "i", tensor.axis)]
             fields.append((4, REFERENCE, file.table(parts)))
         return file.table(fields)
 
@@ -340,6 +348,15 @@ class _Head:
             fields.append((8, REFERENCE, file.numbers(operator.intermediates)))
         return file.table(fields)
 
+    def _reading(self, operator: ShortOperator, read: Sequence[int]) -> Place:
+        """Describe an operator of a sound graph anew, as one that reads others."""
+        read_at, made_at = self._file.integers([read, operator.outputs])
+        fields: list[Field] = [(0, "I", operator.code), (1, REFERENCE, read_at)]
+        fields.append((2, REFERENCE, made_at))
+        if operator.options:
+            fields += [(3, "B", operator.kind), (4, REFERENCE, -operator.options)]
+        return self._file.table(fields)
+
     def _safely(
         self,
         operator: Operator,
@@ -381,14 +398,13 @@ class _Head:
                 ]
             costs = [costs[each.index] for each in operators]
             return self._divided(
-                graph, timed_operators(graph, operators, costs), shapes, tensors
+                graph, timed_of_records(graph, operators, costs), shapes, tensors
             )
-        for code in {*survey.operators["code"].tolist()}:
+        for code in {each.code for each in survey.operators}:
             self._codes[code] = -self._contents.codes[code]
         if is_short(costs):
-            places: list[Place] = (-survey.operators["table"]).tolist()
-            return places
-        timed = timed_operators(graph, survey.short_operators(self._data), costs)
+            return [-each.table for each in survey.operators]
+        timed = timed_operators(survey.operators, costs)
         return self._divided(graph, timed, shapes, tensors)
 
     def _divided(
@@ -409,23 +425,28 @@ class _Head:
         alive = list(graph.inputs) if edges else []
         named = {*graph.inputs, *graph.outputs}
         renamed: dict[int, int] = {}
-        for at, (_, _, made, number, reads) in enumerate(timed):
+        for at, each in enumerate(timed):
+            number, reads = each.number, each.reads
             if at in edges:
                 alive = [index for index in alive if last.get(index, -1) >= at]
                 for index in alive:
                     place = tensors[index]
                     if index in named:  # no other tensor has that name
-                        shape = shapes.get(index)
-                        place = self._described(graph.tensors[index], shape)
-                    read = [renamed.get(index, index)]
+                        if survey is None:
+                            own = self._short(graph.tensors[index])
+                        else:
+                            own = survey.tensors[index]
+                        place = self._described(own, shapes.get(index))
+                    source = [renamed.get(index, index)]
                     renamed[index] = len(tensors)
-                    steps.append(self._added(self._adding + 1, read, place, tensors))
-            if not renamed.keys().isdisjoint(reads):
-                read = [renamed.get(index, index) for index in reads]
+                    steps.append(self._added(self._adding + 1, source, place, tensors))
+            is_same = renamed.keys().isdisjoint(reads)
+            read = None if is_same else [renamed.get(index, index) for index in reads]
+            if survey is None:
                 steps += self._safely(graph.operators[number], tensors, read)
-            elif survey is None:
-                steps += self._safely(graph.operators[number], tensors)
+            elif read is None:
+                steps.append(-survey.operators[at].table)
             else:
-                steps.append(-int(survey.operators["table"][at]))
-            alive += made
+                steps.append(self._reading(survey.operators[at], read))
+            alive += each.outputs
         return steps

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
-import numpy as np
+import msgspec
 from msgspec.structs import replace
 
 from asyncnn.devices.litert.cuts import SEGMENT_NS, cuts, is_short
@@ -12,7 +11,7 @@ from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
 from asyncnn.tflite.tables import Contents, Graph, Operator, ShortOperator
 
 
-class TimedOperator(NamedTuple):
+class TimedOperator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An operator without constants, its number, and all that it reads."""
 
     cost_ns: int
@@ -34,11 +33,11 @@ def region_parts(contents: Contents, speeds: Speeds) -> list[Contents]:
     costs = estimated_of_graph_ns(graph, speeds)
     if is_short(costs, SEGMENT_NS):
         return []
-    operators = survey.short_operators(contents.data)
-    timed = timed_operators(graph, operators, costs)
-    varying = [{*each.outputs} if each.inputs else set[int]() for each in timed]
+    operators = survey.operators
+    timed = timed_operators(operators, costs)
     edges = cuts(timed, SEGMENT_NS)
-    if not edges or not set[int]().union(*varying) >= {*graph.outputs}:
+    varying = {index for each in timed for index in each.outputs}
+    if not edges or not varying >= {*graph.outputs}:
         return []
     makers = {i: each for each in operators for i in each.outputs}
     last = {index: at for at, each in enumerate(timed) for index in each.inputs}
@@ -46,23 +45,23 @@ def region_parts(contents: Contents, speeds: Speeds) -> list[Contents]:
     last.update(dict.fromkeys(graph.outputs, len(timed)))
     parts = []
     for first, end in pairwise([0, *edges, len(timed)]):
-        made = set[int]().union(*varying[first:end])
+        made = {index for each in timed[first:end] for index in each.outputs}
         inputs = dict.fromkeys(i for each in timed[first:end] for i in each.inputs)
         outputs = tuple(sorted(i for i in made if last.get(i, 0) >= end))
-        own = {at for at in range(first, end) if varying[at]}
-        read = [index for at in own for index in operators[at].inputs]
+        own = {each.number for each in operators[first:end] if each.inputs}
+        read = [index for at in own for index in operators[at].reads]
         while read:
             maker = makers.get(read.pop())
-            if maker and maker.number not in own and not varying[maker.number]:
+            if maker and maker.number not in own and not maker.inputs:
                 own.add(maker.number)
-                read += maker.inputs
+                read += maker.reads
         if outputs:
-            rows = sorted(own)
+            chosen = [operators[number] for number in sorted(own)]
             part = replace(
                 graph,
                 inputs=(*(i for i in inputs if i not in made), *unread),
                 outputs=outputs,
-                survey=survey._replace(operators=survey.operators[rows], numbers=rows),
+                survey=replace(survey, operators=chosen, is_part=True),
             )
             parts.append(replace(contents, graphs=(part,)))
             unread = ()
@@ -70,20 +69,30 @@ def region_parts(contents: Contents, speeds: Speeds) -> list[Contents]:
 
 
 def timed_operators(
-    graph: Graph, operators: Sequence[ShortOperator | Operator], costs: Sequence[int]
+    operators: Sequence[ShortOperator], costs: Sequence[int]
 ) -> list[TimedOperator]:
-    """Return operators of a graph that take ``costs``, in their order."""
-    if graph.survey is not None:
-        constant = {*np.flatnonzero(graph.survey.tensors["is_constant"]).tolist()}
-    else:
-        constant = {each.index for each in graph.tensors if each.stored is not None}
+    """Return operators of a sound graph that take ``costs``, in their order."""
+    return [
+        TimedOperator(cost_ns, each.inputs, each.outputs, each.number, each.reads)
+        if each.inputs
+        else TimedOperator(0, (), (), each.number, each.reads)
+        for each, cost_ns in zip(operators, costs, strict=True)
+    ]
+
+
+def timed_of_records(
+    graph: Graph, operators: Sequence[Operator], costs: Sequence[int]
+) -> list[TimedOperator]:
+    """Return the same of operators of any graph."""
+    constant = {each.index for each in graph.tensors if each.stored is not None}
     timed: list[TimedOperator] = []
     for each, cost_ns in zip(operators, costs, strict=True):
-        number = each.index if isinstance(each, Operator) else each.number
         varying = tuple([i for i in each.inputs if i >= 0 and i not in constant])
         made = each.outputs if varying else ()
         timed.append(
-            TimedOperator(cost_ns if varying else 0, varying, made, number, each.inputs)
+            TimedOperator(
+                cost_ns if varying else 0, varying, made, each.index, each.inputs
+            )
         )
         if not varying:
             constant.update(each.outputs)

@@ -82,8 +82,18 @@ def same_file(data: bytes) -> bool:
         ("signatures", quick.signatures, found.signatures),
         ("buffers", [*quick.buffers], [*found.buffers]),
         ("codes", quick.codes, found.codes),
+        ("metadata", quick.metadata, found.metadata),
     ):
         same(what, a, b)
+    assert one.survey is not None
+    constant = {each.index for each in other.tensors if each.stored is not None}
+    for short, operator in zip(one.survey.operators, other.operators, strict=True):
+        varying = tuple(i for i in operator.inputs if i >= 0 and i not in constant)
+        if not varying:
+            constant.update(operator.outputs)
+        told = (short.table, short.reads, short.inputs, short.outputs)
+        read = (operator.table, operator.inputs, varying, operator.outputs)
+        same(f"operator {short.number}", told, read)
     same_graphs(quick, found)
     return True
 
@@ -106,8 +116,8 @@ def _tensor(tensor: Any) -> tuple[Any, ...]:
     stored = None if tensor.stored is None else tensor.stored.tobytes()
     scales = str([*tensor.scales])  # a NaN is like another
     return (
-        *(tensor.type, tensor.shape, tensor.zero_points, scales),
-        *(tensor.quantized_dimension, stored),
+        *(tensor.name, tensor.type, tensor.shape, tensor.zero_points, scales),
+        *(tensor.quantized_dimension, stored, tensor.signature, tensor.is_plain),
     )
 
 

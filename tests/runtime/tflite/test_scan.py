@@ -44,7 +44,7 @@ DAMAGED = (InvalidArgumentError, ValueError, struct.error)
 
 
 def is_taken(data: bytes) -> bool:
-    return scan._built.scan(data, scan._RULES) is not None
+    return scan.scanned(data) is not None
 
 
 def broken_rule(model: Model) -> str:
@@ -158,7 +158,7 @@ class TestFiles:
 
     def test_rules_of_another_size_are_refused(self) -> None:
         with pytest.raises(ValueError, match="rules of 1 bytes"):
-            scan._built.scan(layers(), b"x")
+            scan._built.scan(layers(), b"x", *[None] * 5)
 
 
 def check_mutants(data: bytes, seed: int, count: int) -> int:
