@@ -55,7 +55,7 @@ def barriers(steps: Sequence[Timed]) -> list[int]:
     What is interrupted goes on for as long as the longest operation, at worst, whatever
     the other parts are. So these may be as long, up to `MOST_BARRIER_NS`.
     """
-    longest_ns = max(step.cost_ns for step in steps)
+    longest_ns = max([step.cost_ns for step in steps])
     return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS))
 
 
@@ -71,7 +71,7 @@ def cuts(steps: Sequence[Timed], part_ns: float) -> list[int]:
     itself. Each number is the first step behind a cut. Cuts are moved back a
     little to where the fewest tensors cross.
     """
-    ends = [0, *accumulate(step.cost_ns for step in steps)]
+    ends = [0, *accumulate([step.cost_ns for step in steps])]
     if ends[-1] < WORTH_CUTTING * part_ns and len(steps) <= MOST_STEPS:
         return []
     crossing = _crossing(steps)

@@ -90,14 +90,20 @@ class FlatFile:
 
     def table(self, fields: Sequence[Field]) -> Place:
         """Add a table; fields that are left out have their default."""
-        layout = layout_of(tuple([(slot, form) for slot, form, _ in fields]))
-        self._align(layout.packer.size, layout.alignment)
-        place = self._size + layout.packer.size
-        packed = [fields[position][2] for position in layout.order]
+        layout = layout_of(tuple([field[:2] for field in fields]))
+        return self.row(layout, [value for _, _, value in fields])
+
+    def row(self, layout: TableLayout, values: Sequence[int]) -> Place:
+        """Add a table of the values of fields, in its layout."""
+        size, vtable = layout.packer.size, layout.vtable
+        padding = -(self._size + size) % layout.alignment
+        place = self._size + padding + size
+        packed = [*map(values.__getitem__, layout.order)]
         for position, offset in layout.references:
             packed[position] = place - offset - packed[position]
-        vtable = layout.vtable
-        self._put(vtable + layout.packer.pack(len(vtable), *packed))
+        table = vtable + layout.packer.pack(len(vtable), *packed)
+        self._parts += (bytes(padding), table)
+        self._size = place + len(vtable)
         return place
 
     def tables(self, rows: Sequence[tuple[TableLayout, Sequence[int]]]) -> list[Place]:
@@ -156,8 +162,9 @@ class FlatFile:
             starts.append(len(words))
             words.append(len(each))
             words += each
-        self._align(0, _OFFSET_BYTES)
-        self._put(struct.pack(f"<{len(words)}i", *words))
+        padding = -self._size % _OFFSET_BYTES
+        self._parts += (bytes(padding), struct.pack(f"<{len(words)}i", *words))
+        self._size += padding + _OFFSET_BYTES * len(words)
         return [self._size - _OFFSET_BYTES * start for start in starts]
 
     def vector(

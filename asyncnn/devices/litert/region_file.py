@@ -12,15 +12,23 @@ A long graph has several heads, each with a part of its operators. The file is b
 all of them, so that weights are there once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from asyncnn.devices.litert.cuts import barriers, is_short
-from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
+from asyncnn.devices.litert.flat_file import (
+    REFERENCE,
+    Field,
+    FlatFile,
+    Place,
+    layout_of,
+)
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.devices.litert.region_parts import (
+    COPIED_BYTES,
     TimedOperator,
+    holes_of,
     timed_of_records,
     timed_operators,
 )
@@ -46,13 +54,15 @@ from asyncnn.tflite.tables import (
     generated,
 )
 
-_COPIED_BYTES = 1 << 20
-"""Files of so many bytes are copied as a whole, weights and all."""
-
 _WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8", PACKED})
 """Types of what is only computed with."""
 
 _BUILTINS = generated("BuiltinOperator").BuiltinOperator
+_OPERATOR = layout_of(((0, "I"), (1, REFERENCE), (2, REFERENCE)))
+_WITH_OPTIONS = layout_of(
+    ((0, "I"), (1, REFERENCE), (2, REFERENCE), (3, "B"), (4, REFERENCE))
+)
+_BUFFER_APART = layout_of(((1, "Q"), (2, "Q")))
 _TENSOR_FIELDS = 5
 _OFFSET_IN_BUFFER = 8
 
@@ -179,40 +189,33 @@ class _Head:
         self, graph: Graph, survey: Survey, shapes: dict[int, Shape]
     ) -> list[Place]:
         """Return where tensors of a sound graph are described; place its buffers."""
-        file, tensors = self._file, survey.tensors
-        is_long = len(self._data) > _COPIED_BYTES
+        file, tensors, holes = self._file, survey.tensors, survey.holes
         ends = {*graph.inputs, *graph.outputs}
         places = [-each.table for each in tensors]
         anew = {index for index, each in enumerate(tensors) if each.is_anew}
-        of_others = set[int]()
-        if survey.is_part:
+        buffers: Iterable[int] = range(len(survey.buffers))
+        if holes is None:
+            holes = holes_of(survey, self._whole)
+        else:  # it is a part
             operators = survey.operators
             own = ends.union(*[each.reads + each.outputs for each in operators])
             anew = (anew & own) | ends
             own.discard(-1)
-            of_others = {*range(len(survey.buffers))}
-            of_others -= {tensors[index].buffer for index in own}
+            buffers = {tensors[index].buffer for index in own}
             unread = file.table(((0, REFERENCE, file.numbers(())),))
             for index in range(len(places)):
                 if index not in own:
                     places[index] = unread
-        for number, (place, start, size, width) in enumerate(survey.buffers):
-            if not width:
-                continue
-            if number in of_others:
-                if is_long and may_lie_apart(self._whole[start : start + size]):
-                    self._holes.append((start, size))
-                continue
-            self._buffers[number] = -place
-            if is_long or start % width:
+        self._holes += holes.values()
+        for number in buffers:
+            place, start, size, width = survey.buffers[number]
+            if number in holes:
+                place = -self._placed_apart(self._whole[start : start + size])
+            elif width and start % width:
                 data = self._whole[start : start + size]
-                if start % width:
-                    place = file.table(((0, REFERENCE, file.data(data)),))
-                elif may_lie_apart(data):
-                    place = self._placed_apart(start, data)
-                else:
-                    continue
-                self._buffers[number] = place
+                place = -file.table(((0, REFERENCE, file.data(data)),))
+            if width:
+                self._buffers[number] = -place
         for index in anew:
             name = f"tensor_{index}" if index in ends else ""
             tensor, shape = tensors[index], shapes.get(index)
@@ -294,7 +297,7 @@ class _Head:
         """
         file, number = self._file, tensor.buffer
         own, known = self._contents.buffers[number], self._buffers.get(number)
-        may_be_apart = tensor.type in _WEIGHTS and len(self._data) > _COPIED_BYTES
+        may_be_apart = tensor.type in _WEIGHTS and len(self._data) > COPIED_BYTES
         is_here = address_of(data) == self._address + own.start and not is_dense
         if is_here and known is not None and (known < 0 or may_be_apart):
             return number
@@ -303,7 +306,8 @@ class _Head:
         if not (is_here and number) or known is not None:
             number, self._next_buffer = self._next_buffer, self._next_buffer + 1
         if number == tensor.buffer and may_be_apart and may_lie_apart(flat):
-            place = self._placed_apart(own.start, flat)
+            place = self._placed_apart(flat)
+            self._holes.append((own.start, flat.size))
         elif (
             number == tensor.buffer
             and own.is_plain
@@ -316,11 +320,10 @@ class _Head:
         self._buffers[number] = place
         return number
 
-    def _placed_apart(self, start: int, data: Array) -> Place:
+    def _placed_apart(self, data: Array) -> Place:
         """Return where a buffer is described whose bytes lie apart."""
-        place = self._file.table(((1, "Q", 0), (2, "Q", data.size)))
+        place = self._file.row(_BUFFER_APART, (0, data.size))
         self._apart.append((place, data))
-        self._holes.append((start, data.size))
         return place
 
     def _operator(self, operator: Operator, read: Sequence[int] | None = None) -> Place:
@@ -351,11 +354,11 @@ class _Head:
     def _reading(self, operator: ShortOperator, read: Sequence[int]) -> Place:
         """Describe an operator of a sound graph anew, as one that reads others."""
         read_at, made_at = self._file.integers([read, operator.outputs])
-        fields: list[Field] = [(0, "I", operator.code), (1, REFERENCE, read_at)]
-        fields.append((2, REFERENCE, made_at))
-        if operator.options:
-            fields += [(3, "B", operator.kind), (4, REFERENCE, -operator.options)]
-        return self._file.table(fields)
+        values: tuple[int, ...] = operator.code, read_at, made_at
+        if not operator.options:
+            return self._file.row(_OPERATOR, values)
+        values += operator.kind, -operator.options
+        return self._file.row(_WITH_OPTIONS, values)
 
     def _safely(
         self,
@@ -377,8 +380,7 @@ class _Head:
         """Describe an operator of the head; it makes a tensor, described at a place."""
         read_at, made_at = self._file.integers([read, [len(tensors)]])
         tensors.append(place)
-        fields = (0, "I", code), (1, REFERENCE, read_at), (2, REFERENCE, made_at)
-        return self._file.table(fields)
+        return self._file.row(_OPERATOR, (code, read_at, made_at))
 
     def _steps(
         self,

@@ -4,11 +4,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices.litert.cuts import SEGMENT_NS, cuts, is_short
+from asyncnn.devices.litert.graph_file import may_lie_apart
 from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
-from asyncnn.tflite.tables import Contents, Graph, Operator, ShortOperator
+from asyncnn.hal.operations.bound import Array
+from asyncnn.tflite.tables import Contents, Graph, Operator, ShortOperator, Survey
+
+COPIED_BYTES = 1 << 20
+"""Files of so many bytes are copied as a whole, weights and all."""
 
 
 class TimedOperator(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -43,6 +49,7 @@ def region_parts(contents: Contents, speeds: Speeds) -> list[Contents]:
     last = {index: at for at, each in enumerate(timed) for index in each.inputs}
     unread = tuple(index for index in graph.inputs if index not in last)
     last.update(dict.fromkeys(graph.outputs, len(timed)))
+    holes = holes_of(survey, np.frombuffer(contents.data, np.uint8))
     parts = []
     for first, end in pairwise([0, *edges, len(timed)]):
         made = {index for each in timed[first:end] for index in each.outputs}
@@ -61,11 +68,25 @@ def region_parts(contents: Contents, speeds: Speeds) -> list[Contents]:
                 graph,
                 inputs=(*(i for i in inputs if i not in made), *unread),
                 outputs=outputs,
-                survey=replace(survey, operators=chosen, is_part=True),
+                survey=replace(survey, operators=chosen, holes=holes),
             )
             parts.append(replace(contents, graphs=(part,)))
             unread = ()
     return parts
+
+
+def holes_of(survey: Survey, whole: Array) -> dict[int, tuple[int, int]]:
+    """Return which bytes of buffers lie apart from a sound file, by their numbers.
+
+    Each is a place and a size.
+    """
+    if whole.size <= COPIED_BYTES:
+        return {}
+    return {
+        number: (start, size)
+        for number, (_, start, size, width) in enumerate(survey.buffers)
+        if width and not start % width and may_lie_apart(whole[start : start + size])
+    }
 
 
 def timed_operators(
