@@ -4,11 +4,13 @@ import importlib.util
 import re
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.hal.validate.model import is_known
 from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import completed
+from asyncnn.runtime.model_file import load
 from asyncnn.runtime.tflite.region import is_hybrid, region_of_graph
 from asyncnn.tflite import scan
 from asyncnn.tools.fuzz.twins import by_python, by_scan, same_file, same_graphs
@@ -98,6 +101,21 @@ def long_chain() -> bytes:
     return write(operators, values[:1], values[-1:])
 
 
+def calls_of(function: Callable[[], object]) -> int:
+    """Return how many functions of Python a call goes through."""
+    events = Counter[str]()
+
+    def see(frame: FrameType, event: str, told: object) -> None:
+        events[event] += 1
+
+    sys.setprofile(see)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return events["call"]
+
+
 def made(name: str) -> bytes:
     """Return one of the files that cannot be translated."""
     make: Callable[[], bytes] = FILES[name]
@@ -132,6 +150,20 @@ class TestFiles:
         one, other = (by_python(head) for head in heads)
         assert len(one.graphs[0].operators) >= len(quick.graphs[0].operators)
         same_graphs(other, one)
+
+    @pytest.mark.parametrize(("make", "most"), [(layers, 160), (long_chain, 250)])
+    def test_heads_are_made_of_what_was_told(
+        self, make: Callable[[], bytes], most: int
+    ) -> None:
+        quick = by_scan(make())
+        assert quick is not None
+        headed(quick)
+        assert calls_of(lambda: headed(quick)) <= most
+
+    def test_loading_reads_little_again(self) -> None:
+        data = layers()
+        load(data)
+        assert calls_of(lambda: load(data)) <= 330
 
     def test_what_may_change_is_read_whole(self) -> None:
         steps = scan.reading_checked(memoryview(layers()), is_final=False)
