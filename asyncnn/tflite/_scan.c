@@ -5,7 +5,7 @@
  * of well-known operators, every tensor plain, and no bytes of a buffer within another or
  * what describes the graph. Of such a file it says where tables lie; for any other the
  * answer is None, and Python decides. So it may be stricter than
- * Python, never laxer. Of a file that it takes it tells what heads are made of
+ * Python, never laxer. Of a file that it takes it reports what heads are made of
  * (region_file.py), so that nothing is read twice. Numbers of the rules, and the classes
  * of records, come from Python (scan.py).
  *
@@ -653,7 +653,7 @@ read_file(Scan *scan)
     return true;
 }
 
-/* ---- what is told of it ----------------------------------------------------------- */
+/* ---- what is reported of it ------------------------------------------------------- */
 
 static PyObject *
 decoded(const File *file, Vector text)
@@ -666,49 +666,49 @@ decoded(const File *file, Vector text)
 static PyObject *
 numbers(const File *file, Vector found, char form)
 {
-    PyObject *told = PyTuple_New((Py_ssize_t)found.count);
-    for (uint64_t i = 0; told && i < found.count; i++) {
+    PyObject *result = PyTuple_New((Py_ssize_t)found.count);
+    for (uint64_t i = 0; result && i < found.count; i++) {
         uint64_t at = found.at + (form == 'q' ? 8 : 4) * i;
         float real;
         memcpy(&real, file->data + at, 4);
         PyObject *own = form == 'f' ? PyFloat_FromDouble(real)
             : form == 'q' ? PyLong_FromLongLong((int64_t)word(file, at, 8))
                           : PyLong_FromLong(integer(file, at));
-        if (!own || PyTuple_SetItem(told, (Py_ssize_t)i, own))
-            Py_CLEAR(told);
+        if (!own || PyTuple_SetItem(result, (Py_ssize_t)i, own))
+            Py_CLEAR(result);
     }
-    return told;
+    return result;
 }
 
 /* Return the inputs that vary from run to run. */
 static PyObject *
 varying(Scan *scan, Vector inputs)
 {
-    PyObject *told = PyList_New(0);
-    for (uint64_t i = 0; told && i < inputs.count; i++) {
+    PyObject *result = PyList_New(0);
+    for (uint64_t i = 0; result && i < inputs.count; i++) {
         const Tensor *each = operand(scan, inputs, i);
         if (!each || !each->varies)
             continue;
         PyObject *index = PyLong_FromLong((long)(each - scan->tensors));
-        if (!index || PyList_Append(told, index))
-            Py_CLEAR(told);
+        if (!index || PyList_Append(result, index))
+            Py_CLEAR(result);
         Py_XDECREF(index);
     }
-    PyObject *all = told ? PyList_AsTuple(told) : NULL;
-    Py_XDECREF(told);
+    PyObject *all = result ? PyList_AsTuple(result) : NULL;
+    Py_XDECREF(result);
     return all;
 }
 
-typedef PyObject *(*Tell)(Scan *, uint64_t);
+typedef PyObject *(*Record)(Scan *, uint64_t);
 
 static PyObject *
-told_code(Scan *scan, uint64_t i)
+code_record(Scan *scan, uint64_t i)
 {
     return PyLong_FromUnsignedLongLong(element(&scan->file, scan->code_tables, i));
 }
 
 static PyObject *
-told_buffer(Scan *scan, uint64_t i)
+buffer_record(Scan *scan, uint64_t i)
 {
     const Buffer *own = &scan->buffers[i];
     return Py_BuildValue("(KKKK)", own->table, own->start, own->size, own->width);
@@ -722,7 +722,7 @@ place_of(Vector found)
 }
 
 static PyObject *
-told_tensor(Scan *scan, uint64_t i)
+tensor_record(Scan *scan, uint64_t i)
 {
     const Tensor *own = &scan->tensors[i];
     bool is_anew = (!own->is_read && own->size) || own->is_end || own->is_misaxed;
@@ -733,7 +733,7 @@ told_tensor(Scan *scan, uint64_t i)
 }
 
 static PyObject *
-told_operator(Scan *scan, uint64_t i)
+operator_record(Scan *scan, uint64_t i)
 {
     const Operator *own = &scan->operators[i];
     const File *file = &scan->file;
@@ -745,20 +745,20 @@ told_operator(Scan *scan, uint64_t i)
 }
 
 static PyObject *
-told_list(Scan *scan, uint64_t count, Tell tell)
+list_of(Scan *scan, uint64_t count, Record record)
 {
-    PyObject *told = PyList_New((Py_ssize_t)count);
-    for (uint64_t i = 0; told && i < count; i++) {
-        PyObject *own = tell(scan, i);
-        if (!own || PyList_SetItem(told, (Py_ssize_t)i, own))
-            Py_CLEAR(told);
+    PyObject *result = PyList_New((Py_ssize_t)count);
+    for (uint64_t i = 0; result && i < count; i++) {
+        PyObject *own = record(scan, i);
+        if (!own || PyList_SetItem(result, (Py_ssize_t)i, own))
+            Py_CLEAR(result);
     }
-    return told;
+    return result;
 }
 
 /* Add inputs or outputs of the graph to a dictionary. */
 static bool
-add_ends(Scan *scan, PyObject *told, Vector ends)
+add_ends(Scan *scan, PyObject *result, Vector ends)
 {
     const File *file = &scan->file;
     for (uint64_t i = 0; i < ends.count; i++) {
@@ -772,7 +772,7 @@ add_ends(Scan *scan, PyObject *told, Vector ends)
             numbers(file, own->points, 'q'), own->axis, Py_None, "", Py_False,
             numbers(file, own->open, 'i'), Py_None, own->table, own->buffer,
             own->is_misaxed ? Py_False : Py_True) : NULL;
-        bool is_added = made && !PyDict_SetItem(told, index, made);
+        bool is_added = made && !PyDict_SetItem(result, index, made);
         Py_XDECREF(index);
         Py_XDECREF(kind);
         Py_XDECREF(name);
@@ -785,36 +785,38 @@ add_ends(Scan *scan, PyObject *told, Vector ends)
 
 /* Return inputs and outputs of the graph by their indexes. */
 static PyObject *
-told_ends(Scan *scan)
+ends_record(Scan *scan)
 {
-    PyObject *told = PyDict_New();
-    if (told && !(add_ends(scan, told, scan->inputs) && add_ends(scan, told, scan->outputs)))
-        Py_CLEAR(told);
-    return told;
+    PyObject *result = PyDict_New();
+    if (result && !add_ends(scan, result, scan->inputs))
+        Py_CLEAR(result);
+    if (result && !add_ends(scan, result, scan->outputs))
+        Py_CLEAR(result);
+    return result;
 }
 
 /* Return names of tensors with their numbers. */
 static PyObject *
-told_names(Scan *scan, Table *signature, int slot)
+names_record(Scan *scan, Table *signature, int slot)
 {
     File *file = &scan->file;
     Vector found = tables(file, signature, slot);
-    PyObject *told = PyTuple_New((Py_ssize_t)found.count);
-    for (uint64_t i = 0; told && i < found.count; i++) {
+    PyObject *result = PyTuple_New((Py_ssize_t)found.count);
+    for (uint64_t i = 0; result && i < found.count; i++) {
         Table entry = table_at(file, element(file, found, i), FIELDS);
         Vector name = text(file, &entry, 0);
         uint64_t index = number(file, &entry, 1, 4);
         if (index >= scan->tensor_tables.count)
             odd(file);
         PyObject *own = Py_BuildValue("(NK)", decoded(file, name), index);
-        if (!own || PyTuple_SetItem(told, (Py_ssize_t)i, own))
-            Py_CLEAR(told);
+        if (!own || PyTuple_SetItem(result, (Py_ssize_t)i, own))
+            Py_CLEAR(result);
     }
-    return told;
+    return result;
 }
 
 static PyObject *
-told_signature(Scan *scan, uint64_t i)
+signature_record(Scan *scan, uint64_t i)
 {
     File *file = &scan->file;
     Table table = table_at(file, element(file, scan->signatures, i), FIELDS);
@@ -823,12 +825,12 @@ told_signature(Scan *scan, uint64_t i)
         odd(file);
     return PyObject_CallFunction(
         scan->records.signature, "NiNN", decoded(file, name), 0,
-        told_names(scan, &table, 0), told_names(scan, &table, 1));
+        names_record(scan, &table, 0), names_record(scan, &table, 1));
 }
 
 /* Return where the bytes of metadata begin, and how many there are; maybe none. */
 static PyObject *
-told_metadata(Scan *scan)
+metadata_record(Scan *scan)
 {
     static const char known[] = "TFLITE_METADATA";
     File *file = &scan->file;
@@ -844,18 +846,18 @@ told_metadata(Scan *scan)
     return PyTuple_New(0);
 }
 
-/* Tell what is in a sound file; None if what nobody runs of it is not. */
+/* Return what is in a sound file; None if what nobody runs of it is odd. */
 static PyObject *
-told(Scan *scan)
+summary(Scan *scan)
 {
-#define LIST(of, tell) told_list(scan, scan->of.count, tell)
+#define LIST(of, record) list_of(scan, scan->of.count, record)
     PyObject *found = Py_BuildValue(
-        "((NNNii)NNNNNNN)", LIST(buffer_tables, told_buffer),
-        LIST(tensor_tables, told_tensor), LIST(operator_tables, told_operator),
-        scan->is_surprising, scan->is_hybrid, LIST(code_tables, told_code),
+        "((NNNii)NNNNNNN)", LIST(buffer_tables, buffer_record),
+        LIST(tensor_tables, tensor_record), LIST(operator_tables, operator_record),
+        scan->is_surprising, scan->is_hybrid, LIST(code_tables, code_record),
         decoded(&scan->file, scan->name), numbers(&scan->file, scan->inputs, 'i'),
-        numbers(&scan->file, scan->outputs, 'i'), told_ends(scan),
-        LIST(signatures, told_signature), told_metadata(scan));
+        numbers(&scan->file, scan->outputs, 'i'), ends_record(scan),
+        LIST(signatures, signature_record), metadata_record(scan));
     if (!found || !scan->file.is_odd)
         return found;
     Py_DECREF(found);

@@ -77,7 +77,7 @@ def reading_checked(data: memoryview, *, is_final: bool) -> Steps[Contents]:
 
 
 def scanned(data: bytes | memoryview) -> Any:
-    """Return what `_scan.c` tells of a file; None if it is not surely sound."""
+    """Return what `_scan.c` reports of a file; None if it is not surely sound."""
     if _built is None:
         return None
     records = Tensor, ShortTensor, ShortOperator, SignatureTable

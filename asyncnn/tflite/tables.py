@@ -229,9 +229,9 @@ class ShortTensor(msgspec.Struct, frozen=True, eq=False, gc=False):
 class ShortOperator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An operator of a sound graph, with its ``number`` there; `_scan.c` makes them.
 
-    It ``reads`` tensors, of which ``inputs`` vary from run to run. ``code`` is the
-    number of its code, ``kind`` that of its ``options``, a table. The rest is what it
-    takes; see `asyncnn.engine.costs`.
+    It ``reads`` tensors, of which ``inputs`` vary from run to run. Its ``options`` are
+    a table of a ``kind``, by number, as is its ``code``. The rest is what it takes; see
+    `asyncnn.engine.costs`.
     """
 
     number: int

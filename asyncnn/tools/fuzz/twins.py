@@ -91,9 +91,9 @@ def same_file(data: bytes) -> bool:
         varying = tuple(i for i in operator.inputs if i >= 0 and i not in constant)
         if not varying:
             constant.update(operator.outputs)
-        told = (short.table, short.reads, short.inputs, short.outputs)
+        quickly = (short.table, short.reads, short.inputs, short.outputs)
         read = (operator.table, operator.inputs, varying, operator.outputs)
-        same(f"operator {short.number}", told, read)
+        same(f"operator {short.number}", quickly, read)
     same_graphs(quick, found)
     return True
 

@@ -105,7 +105,7 @@ def calls_of(function: Callable[[], object]) -> int:
     """Return how many functions of Python a call goes through."""
     events = Counter[str]()
 
-    def see(frame: FrameType, event: str, told: object) -> None:
+    def see(frame: FrameType, event: str, argument: object) -> None:
         events[event] += 1
 
     sys.setprofile(see)
@@ -152,7 +152,7 @@ class TestFiles:
         same_graphs(other, one)
 
     @pytest.mark.parametrize(("make", "most"), [(layers, 160), (long_chain, 250)])
-    def test_heads_are_made_of_what_was_told(
+    def test_heads_are_made_of_what_was_reported(
         self, make: Callable[[], bytes], most: int
     ) -> None:
         quick = by_scan(make())
