@@ -35,23 +35,11 @@ MAX_ARGUMENTS = 16
 """Arguments that requests share; models with open shapes may have any number."""
 
 
-_MEMORY = frozenset(
-    {
-        *(
-            "buf",
-            "buffer",
-            "c",
-            "cache",
-            "cached",
-            "caches",
-            "cell",
-            "cells",
-            "context",
-        ),
-        *("ctx", "cx", "gru", "h", "hidden", "history", "hx", "lstm", "mem", "memory"),
-        *("rnn", "state", "states"),
-    }
-)
+_MEMORY_WORDS = """
+buf buffer c cache cached caches cell cells context ctx cx gru h hidden history hx lstm
+mem memory rnn state states
+"""
+_MEMORY = frozenset(_MEMORY_WORDS.split())
 """Words for what is kept."""
 
 _EARLIER = frozenset(["last", "old", "past", "prev", "previous"])

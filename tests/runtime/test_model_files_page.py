@@ -11,6 +11,7 @@ import pytest
 import asyncnn
 from asyncnn.extensions.regions import region_of
 from asyncnn.hal.validate import validate_model
+from tests.runtime.onnx.files import classifier as dictionaries
 from tests.runtime.test_translation import sums
 from tests.runtime.tflite.files import Op, Signature, T, write
 from tests.runtime.tflite.metadata_files import Described, archive, written
@@ -21,7 +22,7 @@ from tests.runtime.tflite.test_variables import accumulator
 from tests.walk import code_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "model-files.md"
-FORMS, REGION, BUILD, STATES, SIGNATURE, LENGTHS, METADATA, MAPPED = code_of(
+FORMS, CLASSES, REGION, BUILD, STATES, SIGNATURE, LENGTHS, METADATA, MAPPED = code_of(
     PAGE.read_text()
 )
 
@@ -56,6 +57,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("wake_word.tflite").write_bytes(accumulator())
     Path("encoder.onnx").write_bytes(sums())
     Path("volumes.tflite").write_bytes(volumes())
+    proto = dictionaries(["setosa", "virginica"])
+    Path("iris.onnx").write_bytes(proto.SerializeToString())
     for name in ("model", "classifier"):
         Path(f"{name}.tflite").write_bytes(classifier())
 
@@ -65,6 +68,16 @@ async def test_a_file_is_translated_where_there_is_no_engine() -> None:
     assert region_of(names["model"].model) is not None
     assert names["prepared"].inputs[0].dtype == np.int32
     assert region_of(names["operations"].model) is None
+
+
+async def test_classes_are_named() -> None:
+    features = np.array([[0, 1, 2, 3]], np.float32)
+    async with asyncnn.open_device("auto") as device:
+        prepared = await device.prepare(asyncnn.load("iris.onnx"))
+        names = await run(CLASSES, prepared=prepared, features=features)
+    found = names["probabilities"]
+    assert [*found] == ["setosa", "virginica"]
+    assert names["names"] == [max(found, key=found.get)]
 
 
 async def test_a_file_without_a_hal_form_is_loaded(

@@ -223,7 +223,7 @@ def _inputs(graph: Any) -> tuple[Axes, ...]:
     found, refusals = [], Refusals()
     for info in graph.input:
         try:
-            found.append(_axes(info))
+            found.append(axes_of(info, f"input {info.name[:80]!r}"))
         except UnsupportedOperatorError as error:
             readers = [
                 (index, proto)
@@ -239,10 +239,16 @@ def _inputs(graph: Any) -> tuple[Axes, ...]:
     return tuple(found)
 
 
-def _axes(info: Any) -> Axes:
-    what = f"input {info.name[:80]!r}"
+def axes_of(info: Any, what: str, also: Mapping[int, np.dtype[Any]] = {}) -> Axes:
+    """Return what the file says of an input or output.
+
+    ``also`` are dtypes of element types beside those that can be read.
+
+    :raises UnsupportedOperatorError: if it is no tensor of such elements.
+    """
     tensor = tensor_type_of(info, what)
-    dtype = dtype_of(tensor.elem_type, what)
+    number = tensor.elem_type
+    dtype = also[number] if number in also else dtype_of(number, what)
     return Axes(info.name, dtype, tuple(lengths_of(tensor)), tensor.HasField("shape"))
 
 

@@ -23,49 +23,21 @@ MAX_RANK = 8
 MAX_BYTES = 1 << 40
 """Largest tensor that is believed to be one."""
 
-TYPE_NAMES = {
-    1: "FLOAT",
-    2: "UINT8",
-    3: "INT8",
-    4: "UINT16",
-    5: "INT16",
-    6: "INT32",
-    7: "INT64",
-    8: "STRING",
-    9: "BOOL",
-    10: "FLOAT16",
-    11: "DOUBLE",
-    12: "UINT32",
-    13: "UINT64",
-    14: "COMPLEX64",
-    15: "COMPLEX128",
-    16: "BFLOAT16",
-    17: "FLOAT8E4M3FN",
-    18: "FLOAT8E4M3FNUZ",
-    19: "FLOAT8E5M2",
-    20: "FLOAT8E5M2FNUZ",
-    21: "UINT4",
-    22: "INT4",
-    23: "FLOAT4E2M1",
-    24: "FLOAT8E8M0",
-    25: "UINT2",
-    26: "INT2",
-}
+_ALL_NAMES = """
+FLOAT UINT8 INT8 UINT16 INT16 INT32 INT64 STRING BOOL FLOAT16 DOUBLE UINT32 UINT64
+COMPLEX64 COMPLEX128 BFLOAT16 FLOAT8E4M3FN FLOAT8E4M3FNUZ FLOAT8E5M2 FLOAT8E5M2FNUZ
+UINT4 INT4 FLOAT4E2M1 FLOAT8E8M0 UINT2 INT2
+"""
+TYPE_NAMES = dict(enumerate(_ALL_NAMES.split(), 1))
 """Names of element types by their number in the format."""
 
+_DTYPE_NAMES = """
+float32 uint8 int8 uint16 int16 int32 int64 - bool float16 float64 uint32 uint64
+"""
 DTYPES: dict[int, np.dtype[Any]] = {
-    1: np.dtype(np.float32),
-    2: np.dtype(np.uint8),
-    3: np.dtype(np.int8),
-    4: np.dtype(np.uint16),
-    5: np.dtype(np.int16),
-    6: np.dtype(np.int32),
-    7: np.dtype(np.int64),
-    9: np.dtype(np.bool_),
-    10: np.dtype(np.float16),
-    11: np.dtype(np.float64),
-    12: np.dtype(np.uint32),
-    13: np.dtype(np.uint64),
+    number: np.dtype(name)
+    for number, name in enumerate(_DTYPE_NAMES.split(), 1)
+    if name != "-"
 }
 """Dtypes of the types whose elements can be read; not all can be computed with."""
 

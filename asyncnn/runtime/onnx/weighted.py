@@ -66,8 +66,7 @@ def paddings(
     It is negative before an axis where windows leave the first elements out.
     """
     mode = node.attribute("auto_pad", "NOTSET")
-    strides = spatial(node, "strides", rank)
-    dilations = spatial(node, "dilations", rank)
+    strides, dilations = (spatial(node, n, rank) for n in ("strides", "dilations"))
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         found = []
         rows = zip(sizes, kernel, strides, dilations, strict=True)
@@ -96,10 +95,7 @@ def as_image(draft: Composer, value: Value) -> Value:
 def sliding_of(node: OnnxNode, value: Value, kernel: Sequence[int]) -> SlidingWindow:
     """Return how the window of ``node`` slides over ``value``."""
     rank = value.rank - 2
-    strides, dilations = (
-        spatial(node, "strides", rank),
-        spatial(node, "dilations", rank),
-    )
+    strides, dilations = (spatial(node, n, rank) for n in ("strides", "dilations"))
     pads = paddings(node, value.shape[2:], kernel, rank)
     kernel = list(kernel)
     if rank == 1:
@@ -253,10 +249,7 @@ def _conv_transpose(node: OnnxNode) -> Value:
         raise node.refuse(f"a transposed convolution of rank {value.rank}")
     rank = value.rank - 2
     kernel, groups = list(filter_.shape[2:]), node.attribute("group", 1)
-    strides, dilations = (
-        spatial(node, "strides", rank),
-        spatial(node, "dilations", rank),
-    )
+    strides, dilations = (spatial(node, n, rank) for n in ("strides", "dilations"))
     if groups > 1 or max(dilations) > 1:
         raise node.refuse("a transposed convolution of groups, or with dilation")
     pads = _transposed_pads(node, value.shape[2:], kernel, rank)
@@ -285,10 +278,7 @@ def _transposed_pads(
     node: OnnxNode, sizes: Sequence[int], kernel: Sequence[int], rank: int
 ) -> list[tuple[int, int]]:
     """Return what is cut off before and behind each axis; negative to add behind."""
-    strides, dilations = (
-        spatial(node, "strides", rank),
-        spatial(node, "dilations", rank),
-    )
+    strides, dilations = (spatial(node, n, rank) for n in ("strides", "dilations"))
     extra = node.attribute("output_padding", [0] * rank)
     if len(extra) != rank or any(not 0 <= n < 1 << 16 for n in extra):
         raise InvalidArgumentError(f"output_padding of {extra}")

@@ -29,6 +29,7 @@ from asyncnn.memory.pools import from_buffer, view
 from asyncnn.memory.shared import shareable
 from asyncnn.pacing import Steps
 from asyncnn.runtime.model import InputShapes, NamedModel, TensorInfo, distinct
+from asyncnn.runtime.model_description import ModelMetadata, TensorMetadata
 from asyncnn.runtime.onnx.open_axes import (
     Constants,
     fixed_inputs,
@@ -36,24 +37,34 @@ from asyncnn.runtime.onnx.open_axes import (
     ranked,
 )
 from asyncnn.runtime.onnx.schema import (
+    DOMAINS,
     NAMELESS,
     Axes,
+    axes_of,
     embed,
     graphs_in,
     inner_graphs,
     is_external,
-    lengths_of,
     metadata_of,
     parsed,
-    tensor_type_of,
     tensors_in,
 )
-from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
+from asyncnn.runtime.onnx.tensors import TensorReader
 from asyncnn.runtime.states import are_one_state
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
-_BFLOAT16 = 16
-"""Number of an element type that NumPy does not have."""
+_FLOAT, _INT64, _STRING, _BFLOAT16 = 1, 7, 8, 16
+"""Numbers of element types: the last one, NumPy does not have."""
+
+_ML = "ai.onnx.ml"
+_TEXTS = ("classlabels_strings", "values_strings", "default_string")
+_CLASSES = ("classlabels_strings", "classlabels_int64s")
+"""Attributes with texts that an operator may give, and what ZipMap names numbers by."""
+
+_MOVING = frozenset(
+    {"ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "Reshape"}
+)
+"""Operators whose texts are those of their first input."""
 
 
 def reading_whole(
@@ -73,6 +84,7 @@ def reading_whole(
         parts = split(view(memory))
         model = parsed(parts)
         yield
+        labels = put_in_numbers(model)
         graph, metadata = model.graph, metadata_of(model)
         nodes = _nodes_in(graph)
         weights = {tensor.name for tensor in graph.initializer}
@@ -99,14 +111,19 @@ def reading_whole(
             # The file's lengths are of one run.
             outputs = [replace(e, lengths=("",) * len(e.lengths)) for e in outputs]
         whole = memory
-        if b"location" in parts.rest and any(
+        has_files = b"location" in parts.rest and any(
             is_external(tensor) for tensor in tensors_in(graphs_in(graph))
-        ):
+        )
+        if has_files or any(labels):
             whole = _completed(memory, folder, type(model))
         yield
     given = {each.name: _port(each, known) for each in inputs} | fixed
     ports = [given[each.name] for each in ends]
     results = [_port(each, known) for each in outputs]
+    if any(labels):
+        pairs = zip(outputs, labels, strict=True)
+        told = tuple(TensorMetadata(each.name, labels=texts) for each, texts in pairs)
+        metadata = replace(metadata or ModelMetadata(), outputs=told)
     model = region_model(ONNX, whole, ports, results)
     output_names = distinct((each.name for each in outputs), count())
     named = NamedModel.of(model, [each.name for each in inputs], output_names)
@@ -118,16 +135,77 @@ def reading_whole(
     )
 
 
-def _axes(info: Any) -> Axes:
-    """Return what the file says of an input or output.
+def put_in_numbers(model: Any) -> list[tuple[str, ...]]:
+    """Have tensors of numbers for dictionaries and texts; return what these stand for.
 
-    :raises UnsupportedOperatorError: if no tensor of a region can be it.
+    What ZipMap makes dictionaries of is the output in their place. Texts that the file
+    lists, such as names of classes, are numbered. ``model`` is changed.
     """
-    what = f"{info.name[:80]!r}"
-    tensor = tensor_type_of(info, what)
-    number = tensor.elem_type
-    dtype = BFLOAT16 if number == _BFLOAT16 else dtype_of(number, what)
-    return Axes(info.name, dtype, tuple(lengths_of(tensor)), tensor.HasField("shape"))
+    graph, labels = model.graph, list[tuple[str, ...]]()
+    computing = {name: node for node in graph.node for name in node.output}
+    for info in graph.output:
+        node, found = computing.get(info.name), tuple[str, ...]()
+        if node is not None and (node.domain, node.op_type) == (_ML, "ZipMap"):
+            found = _listed(node, _CLASSES)
+            node.CopyFrom(type(node)(input=node.input, output=node.output))
+            node.op_type = "Identity"
+            info.type.tensor_type.elem_type = _FLOAT
+            if all(each.domain not in DOMAINS for each in model.opset_import):
+                model.opset_import.add(version=13)
+        elif info.type.tensor_type.elem_type == _STRING:
+            found = _texts_of(info.name, computing, graph)
+            if found:
+                _number(info, found, model)
+        labels.append(found)
+    return labels
+
+
+def _listed(node: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Return what attributes of these names list."""
+    found = [each for name in names for each in node.attribute if each.name == name]
+    return _texts(
+        one for a in found for one in (*a.strings, *a.ints, a.s) if one != b""
+    )
+
+
+def _texts(given: Iterable[bytes | int]) -> tuple[str, ...]:
+    """Return each text or number once, as a text."""
+    return tuple(
+        each.decode(errors="replace") if isinstance(each, bytes) else str(each)
+        for each in dict.fromkeys(given)
+    )
+
+
+def _texts_of(name: str, computing: Mapping[str, Any], graph: Any) -> tuple[str, ...]:
+    """Return all texts that a tensor may have; none if these are not known."""
+    while name in computing and computing[name].op_type in _MOVING:
+        name = computing[name].input[0]
+    if name in computing:
+        return _listed(computing[name], _TEXTS)
+    known = [each.string_data for each in graph.initializer if each.name == name]
+    return _texts(text for each in known for text in each)
+
+
+def _number(info: Any, texts: Sequence[str], model: Any) -> None:
+    """Have the places among ``texts`` in place of an output."""
+    name, own = info.name, f"{info.name}#texts"
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [own if each == name else each for each in names]
+    by: dict[str, Any] = {"keys_strings": texts, "values_int64s": range(len(texts))}
+    versions = [o.version for o in model.opset_import if o.domain == _ML]
+    if versions == [1]:
+        by = {"classes_strings": texts}
+    elif not versions:
+        model.opset_import.add(domain=_ML, version=2)
+    make = import_module("onnx.helper").make_node
+    model.graph.node.append(make("LabelEncoder", [own], [name], domain=_ML, **by))
+    info.type.tensor_type.elem_type = _INT64
+
+
+def _axes(info: Any) -> Axes:
+    """Return what the file says of an input or output; see `axes_of`."""
+    return axes_of(info, f"{info.name[:80]!r}", {_BFLOAT16: BFLOAT16})
 
 
 def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
@@ -327,6 +405,7 @@ def _completed(memory: Memory, folder: Path | None, message: Any) -> Memory:
     """
     reader = TensorReader(memory, folder)
     whole = message.FromString(view(memory))
+    put_in_numbers(whole)
     embed(whole.graph, reader)
     reader.check_unchanged()
     if whole.ByteSize() > MAX_MESSAGE_BYTES:

@@ -9,6 +9,10 @@ _VOLUMES = "the HAL has images, of rank 4, but no volumes"
 _SEGMENTS = "the HAL has no reductions by segment"
 _BITS = "the HAL has no arithmetic on bits"
 _STABLEHLO = "of StableHLO, only what works element by element is imported"
+_STABLEHLO_NAMES = """
+BROADCAST_IN_DIM COMPARE CONCATENATE CONVOLUTION CUSTOM_CALL DOT_GENERAL DYNAMIC_SLICE
+DYNAMIC_UPDATE_SLICE GATHER IOTA PAD REDUCE RESHAPE SCATTER SLICE SORT TRANSPOSE WHILE
+"""
 _STRINGS = "the HAL has no strings"
 _WINDOWS = "the HAL has pools of averages, roots and largest values, on images"
 
@@ -47,28 +51,6 @@ NOT_IMPORTED: Mapping[str, str] = {
     "STABLEHLO_SHIFT_LEFT": _BITS,
     "STABLEHLO_REMAINDER": "a remainder of floats is not exact in the HAL",
     "STABLEHLO_CBRT": "the HAL's powers are of positive numbers",
-    **dict.fromkeys(
-        (
-            "STABLEHLO_RESHAPE",
-            "STABLEHLO_CONCATENATE",
-            "STABLEHLO_BROADCAST_IN_DIM",
-            "STABLEHLO_CONVOLUTION",
-            "STABLEHLO_SLICE",
-            "STABLEHLO_CUSTOM_CALL",
-            "STABLEHLO_REDUCE",
-            "STABLEHLO_SCATTER",
-            "STABLEHLO_COMPARE",
-            "STABLEHLO_DYNAMIC_SLICE",
-            "STABLEHLO_DYNAMIC_UPDATE_SLICE",
-            "STABLEHLO_PAD",
-            "STABLEHLO_IOTA",
-            "STABLEHLO_DOT_GENERAL",
-            "STABLEHLO_SORT",
-            "STABLEHLO_WHILE",
-            "STABLEHLO_GATHER",
-            "STABLEHLO_TRANSPOSE",
-        ),
-        _STABLEHLO,
-    ),
+    **{f"STABLEHLO_{name}": _STABLEHLO for name in _STABLEHLO_NAMES.split()},
 }
 """By the operator's name in the schema."""

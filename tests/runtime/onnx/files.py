@@ -57,6 +57,47 @@ def model(
     )
 
 
+def classifier(
+    classes: Sequence[int | str],
+    *rest: Any,
+    version: int = 1,
+    label: str = "output_label",
+) -> Any:
+    """Return a file as sklearn-onnx writes them, with dictionaries of probabilities."""
+    is_texts = isinstance(classes[0], str)
+    numbers = np.arange(4 * len(classes), dtype=np.float32) % 5 - 2
+    by = {"classlabels_strings" if is_texts else "classlabels_ints": classes}
+    nodes = [
+        helper.make_node(
+            *("LinearClassifier", ["x"], [label, "scores"]),
+            domain="ai.onnx.ml",
+            coefficients=numbers,
+            intercepts=numbers[: len(classes)],
+            multi_class=1,
+            post_transform="SOFTMAX",
+            **by,
+        ),
+        *rest,
+    ]
+    by = {"classlabels_strings" if is_texts else "classlabels_int64s": classes}
+    nodes.append(
+        helper.make_node(
+            "ZipMap", ["scores"], ["output_probability"], domain="ai.onnx.ml", **by
+        )
+    )
+    key = onnx.TensorProto.STRING if is_texts else onnx.TensorProto.INT64
+    value = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(key, value))
+    ends = [
+        helper.make_tensor_value_info("output_label", key, ["n"]),
+        helper.make_value_info("output_probability", maps),
+    ]
+    graph = helper.make_graph(nodes, "g", [tensor("x", ("n", 4))], ends)
+    opsets = [helper.make_opsetid("ai.onnx.ml", version)]
+    opsets += [helper.make_opsetid("", 17)] * bool(rest)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
 def imported(proto: Any, folder: Path | None = None, **options: Any) -> NamedModel:
     """Import a model, or the bytes of one."""
     content = proto if isinstance(proto, bytes) else proto.SerializeToString()

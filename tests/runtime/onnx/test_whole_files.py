@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from msgspec.structs import replace
 from onnx import helper, numpy_helper
@@ -16,7 +17,7 @@ from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import view
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from tests.runtime.onnx.files import model, tensor
+from tests.runtime.onnx.files import classifier, model, tensor
 
 node = helper.make_node
 Types = onnx.TensorProto
@@ -109,17 +110,79 @@ class TestTypes:
             loaded(proto)
         assert "translated: node 0 (SequenceConstruct)" in error.value.message
 
-    def test_that_are_sequences_of_maps_are_refused_with_a_way_out(self) -> None:
+    def test_that_are_other_maps_are_refused_with_a_way_out(self) -> None:
         proto = of_type(Types.FLOAT)
         inner = helper.make_tensor_type_proto(Types.FLOAT, None)
         maps = helper.make_map_type_proto(Types.INT64, inner)
         kind = helper.make_sequence_type_proto(maps)
         proto.graph.output[0].type.CopyFrom(kind)
-        proto.graph.node[0].op_type = "ZipMap"
-        proto.graph.node[0].domain = "ai.onnx.ml"
+        proto.graph.node[0].op_type = "CastMap"
         with pytest.raises(UnsupportedOperatorError, match="sequence of maps") as error:
             loaded(proto)
         assert "zipmap=False" in error.value.hint
+
+
+class TestClassifiers:
+    @pytest.mark.parametrize(
+        ("proto", "labels"),
+        [
+            (classifier([3, 1, 7]), ("3", "1", "7")),
+            (classifier(["b", "a", "é"]), ("b", "a", "é")),
+            (classifier(["b", "a"], version=3), ("b", "a")),
+            (
+                classifier(
+                    ["b", "a"], node("Identity", ["own"], ["output_label"]), label="own"
+                ),
+                ("b", "a"),
+            ),
+        ],
+    )
+    async def test_give_tensors_for_dictionaries_and_texts(
+        self, proto: Any, labels: tuple[str, ...]
+    ) -> None:
+        content = proto.SerializeToString()
+        session = onnxruntime.InferenceSession(content)
+        named = asyncnn.load(content)
+        assert is_region(named)
+        assert named.metadata is not None
+        (_, texts), (_, classes) = [(e.name, e.labels) for e in named.metadata.outputs]
+        assert (texts, classes) == (labels if labels[0] == "b" else (), labels)
+        rng = np.random.default_rng(1)
+        async with asyncnn.open_device("auto") as device:
+            prepared = await device.prepare(named)
+            for count in (1, 5):
+                x = rng.standard_normal((count, 4)).astype(np.float32)
+                wanted, maps = session.run(None, {"x": x})
+                result = await prepared.run({"x": x})
+                found = result["output_label"].tolist()
+                assert [texts[at] if texts else at for at in found] == [*wanted]
+                told = {str(key): [each[key] for each in maps] for key in maps[0]}
+                columns = zip(classes, result["output_probability"].T, strict=True)
+                for name, column in columns:
+                    np.testing.assert_allclose(column, told.pop(name), rtol=1e-6)
+                assert not told
+
+    async def test_give_places_among_texts_of_any_part_of_the_file(self) -> None:
+        ends = [helper.make_tensor_value_info("x", Types.INT64, ["n"])]
+        ends += [helper.make_tensor_value_info("y", Types.STRING, ["n"])]
+        made = node("Gather", ["names", "x"], ["y"])
+        names = helper.make_tensor("names", Types.STRING, [3], [b"b", b"a", b"b"])
+        graph = helper.make_graph([made], "g", ends[:1], ends[1:], [names])
+        opset = helper.make_opsetid("", 17)
+        named = loaded(helper.make_model(graph, opset_imports=[opset], ir_version=8))
+        assert named.metadata is not None
+        assert named.metadata.outputs[0].labels == ("b", "a")
+        async with asyncnn.open_device("auto") as device:
+            prepared = await device.prepare(named)
+            result = await prepared.run({"x": np.array([2, 1, 0, 1])})
+        assert result["y"].tolist() == [0, 1, 0, 1]
+
+    def test_texts_that_the_file_does_not_list_are_refused(self) -> None:
+        proto = of_type(Types.FLOAT)
+        proto.graph.node[0].CopyFrom(node("Cast", ["x"], ["y"], to=Types.STRING))
+        proto.graph.output[0].type.tensor_type.elem_type = Types.STRING
+        with pytest.raises(UnsupportedOperatorError, match="elements of type STRING"):
+            loaded(proto)
 
 
 class TestAxes:
