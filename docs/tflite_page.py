@@ -17,7 +17,7 @@ import numpy as np
 from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite.functions import ALIASES
-from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
+from asyncnn.runtime.tflite.scope import NOT_IMPORTED
 from docs.generated import ROOT, GeneratedPart, table
 from tests.runtime.tflite.importing import import_tflite
 

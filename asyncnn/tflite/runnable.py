@@ -70,6 +70,11 @@ OWN_CUSTOM = {
 """Custom operators that LiteRT has itself, and the least values of their options."""
 
 _KNOWN = (BUILTINS | {*OWN_CUSTOM}) - NO_OPERATORS
+_OF_COMPLEX = frozenset(
+    {"RFFT2D", "REAL", "IMAG", "COMPLEX_ABS", "EXPAND_DIMS", "RESHAPE", "SQUEEZE"}
+)
+"""Operators that see to it which of their tensors are complex."""
+
 LEFT_OUT = {
     **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "CONV_3D"), 2),
     **dict.fromkeys(("TRANSPOSE_CONV", "CONV_3D_TRANSPOSE"), 3),
@@ -136,8 +141,10 @@ def refusal(contents: Contents) -> str:
                 return f"{tensor.label} has {tensor.unsupported}"
             if len({*tensor.zero_points}) > 1:
                 return f"{tensor.label} has several zero points"
+        complex_ = {t.index for t in graph.tensors if t.type == "COMPLEX64"}
         for operator in graph.operators:
-            if operator.name not in _KNOWN:
+            is_complex = not complex_.isdisjoint(operator.inputs + operator.outputs)
+            if operator.name not in (_OF_COMPLEX if is_complex else _KNOWN):
                 return f"operator {operator.index} is {operator.name}"
             if operator.name == "STRIDED_SLICE" and _reads_on(graph, operator):
                 return f"operator {operator.index} has offsets of some axes only"
@@ -305,6 +312,10 @@ def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
         data = read[position].data if position < len(read) else None
         if data is not None and data.size and data.min() < 0:
             raise InvalidArgumentError(f"{what} reads a length or a place below 0")
+    if operator.name == "RFFT2D":
+        lengths = read[1].data if len(read) == 2 else None
+        if lengths is None or lengths.max(initial=0) > MOST_POSITIVE:
+            raise InvalidArgumentError(f"{what} has lengths that are not known")
 
 
 def _check_options(operator: Operator, what: str) -> None:

@@ -71,6 +71,7 @@ ALL_DTYPES = DTYPES | {
     "UINT64": np.dtype(np.uint64),
     "UINT32": np.dtype(np.uint32),
     "UINT16": np.dtype(np.uint16),
+    "COMPLEX64": np.dtype(np.complex64),
 }
 """Types of what engines compute with, too."""
 

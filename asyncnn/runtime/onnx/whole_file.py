@@ -64,7 +64,7 @@ _CLASSES = ("classlabels_strings", "classlabels_int64s")
 _MOVING = frozenset(
     {"ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "Reshape"}
 )
-"""Operators whose texts are those of their first input."""
+"""Operators whose texts are what their first input has."""
 
 
 def reading_whole(
@@ -122,8 +122,8 @@ def reading_whole(
     results = [_port(each, known) for each in outputs]
     if any(labels):
         pairs = zip(outputs, labels, strict=True)
-        told = tuple(TensorMetadata(each.name, labels=texts) for each, texts in pairs)
-        metadata = replace(metadata or ModelMetadata(), outputs=told)
+        said = tuple(TensorMetadata(each.name, labels=texts) for each, texts in pairs)
+        metadata = replace(metadata or ModelMetadata(), outputs=said)
     model = region_model(ONNX, whole, ports, results)
     output_names = distinct((each.name for each in outputs), count())
     named = NamedModel.of(model, [each.name for each in inputs], output_names)

@@ -24,6 +24,13 @@ from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def _reshape(node: Node) -> None:
+    if node.tensor(0).type == "COMPLEX64":
+        real, imaginary = (
+            node.draft.reshape(each, node.result().shape)
+            for each in node.read_complex(0)
+        )
+        node.store_complex(real, imaginary)
+        return
     operand, target = node.read(0), node.target()
     if target.type == OperandType.TENSOR_BOOL8:
         node.store(node.reshape(operand, target.dimensions))
@@ -33,16 +40,15 @@ def _reshape(node: Node) -> None:
 
 
 def _squeeze(node: Node) -> None:
-    operand = node.read(0)
     axes = node.options("SqueezeOptions").SqueezeDimsAsNumpy()
-    is_whole = node.type == OperandType.TENSOR_INT32
+    is_whole = node.tensor(0).type in ("COMPLEX64", "INT32")
     if isinstance(axes, int) or not len(axes) or not node.result().shape or is_whole:
         # Without axes, or down to a scalar, it is the output's shape that counts. The
         # HAL squeezes no int32, but reshapes it.
         _reshape(node)
         return
     axes = [node.axis(axis, node.rank()) for axis in axes.tolist()]
-    node.emit_like(OperationType.SQUEEZE, [operand, node.integers(axes)])
+    node.emit_like(OperationType.SQUEEZE, [node.read(0), node.integers(axes)])
 
 
 def _expand_dims(node: Node) -> None:

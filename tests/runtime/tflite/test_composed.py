@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperandLifeTime, OperationType
 from asyncnn.memory.pools import from_buffer
@@ -126,6 +127,39 @@ class TestSpectra:
         (actual,) = run(file, x)
         (expected,) = run_litert(file, [x])
         np.testing.assert_allclose(actual, expected, 1e-5, 3e-5)
+
+    @pytest.mark.parametrize("name", ["RESHAPE", "SQUEEZE"])
+    async def test_spectra_lose_axes_as_in_files_of_tensorflow(self, name: str) -> None:
+        x, row, y = f32(2, 64), f32(2, 1, 64), f32(2, 33)
+        whole, spectrum = T(np.complex64, (2, 1, 33)), T(np.complex64, (2, 33))
+        read = [whole, const([2, 33])] if name == "RESHAPE" else [whole]
+        options = {"SqueezeDims": [1]} if name == "SQUEEZE" else {}
+        kind = f"{name.capitalize()}Options"
+        file = write(
+            [
+                Op("RESHAPE", [x, const([2, 1, 64])], [row]),
+                Op("RFFT2D", [row, const([1, 64])], [whole], "Rfft2dOptions"),
+                Op(name, read, [spectrum], kind, options),
+                Op("COMPLEX_ABS", [spectrum], [y]),
+            ],
+            [x],
+            [y],
+        )
+        sound = np.random.default_rng(1).uniform(-1, 1, (2, 64)).astype(F32)
+        (expected,) = run_litert(file, [sound])
+        named = asyncnn.load(file)
+        assert len(named.model.main.operations) == 1  # a region
+        (given,) = named.inputs
+        for where in ("auto", "reference"):
+            async with asyncnn.open_device(where) as device:
+                prepared = await device.prepare(named)
+                (actual,) = (await prepared.run({given.name: sound})).values()
+            np.testing.assert_allclose(actual, expected, 1e-5, 3e-5)
+
+    def test_a_spectrum_of_unbounded_length_is_no_region(self) -> None:
+        file = self.file("COMPLEX_ABS", (2, 8), 4, 2**26)
+        with pytest.raises(InvalidArgumentError):
+            asyncnn.load(file)
 
     def test_a_spectrum_cannot_be_an_output(self) -> None:
         x, y = f32(1, 8), T(np.complex64, (1, 5))

@@ -9,7 +9,7 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, branches
 from asyncnn.runtime.tflite.importer import CONVERTERS
-from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
+from asyncnn.runtime.tflite.scope import NOT_IMPORTED
 from tests.runtime.tflite.cases import F32, I8, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import NUMBERS, Op, T, given, write
 from tests.runtime.tflite.graphs import conv_2d, convolution, imported
