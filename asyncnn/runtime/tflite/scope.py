@@ -236,8 +236,7 @@ class Scope:
         needed = {operator.index for operator in operators}
         for count, operator in enumerate(self.graph.operators, 1):
             if operator.index not in needed:
-                if self._resized:
-                    self._fold_unneeded(operator)
+                self._fold_unneeded(operator)
             elif not self._fold(operator):
                 self._convert_or_refuse(operator)
             if not count % _OPERATORS_PER_STEP:
@@ -256,7 +255,7 @@ class Scope:
         return bool(arrays)
 
     def _fold_unneeded(self, operator: Operator) -> None:
-        """Compute what only serves shapes, which are not the file's by now."""
+        """Compute what only serves shapes, which need not be the file's."""
         self.importing.allowance.take_operators(1)
         with suppress(AsyncnnError):  # it may be of no use at all
             self._fold(operator)

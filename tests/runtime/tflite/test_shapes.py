@@ -70,7 +70,20 @@ def frames() -> bytes:
     return write(operators, [x], [y])
 
 
-HINTED = {"images": images, "rows": rows, "frames": frames}
+def batch() -> bytes:
+    x, sizes, count, shape, y = f32(2, 3, 4), i32(3), i32(), i32(2), f32(1, 1)
+    bounds = const([0]), const([1]), const([1])
+    mask, pair = {"ShrinkAxisMask": 1}, {"ValuesCount": 2, "Axis": 0}
+    operators = [
+        Op("SHAPE", [x], [sizes], "ShapeOptions", {"OutType": 2}),
+        Op("STRIDED_SLICE", [sizes, *bounds], [count], "StridedSliceOptions", mask),
+        Op("PACK", [count, const(-1)], [shape], "PackOptions", pair),
+        Op("RESHAPE", [x, shape], [y], "ReshapeOptions"),
+    ]
+    return write(operators, [x], [y])
+
+
+HINTED = {"images": images, "rows": rows, "frames": frames, "batch": batch}
 
 
 @pytest.mark.parametrize("device", ["accelerated", "auto", "driver", "reference"])
