@@ -69,6 +69,16 @@ engine without axes has one of length 1 here.
 BFLOAT16 = np.dtype("V2")
 """Two bytes: NumPy itself has no such numbers."""
 
+_DTYPE_NAMES = """
+float32 uint8 int8 uint16 int16 int32 int64 - bool float16 float64 uint32 uint64
+"""
+ONNX_DTYPES: dict[int, np.dtype[np.generic]] = {
+    number: np.dtype(name)
+    for number, name in enumerate(_DTYPE_NAMES.split(), 1)
+    if name != "-"
+}
+"""Dtypes by ONNX's numbers of element types, of which NumPy has the elements."""
+
 _TYPES: tuple[tuple[str, DTypeLike], ...] = (
     ("GRAPH", np.uint8),
     ("TENSOR_INT64", np.int64),

@@ -61,13 +61,7 @@ MOST_NESTED = 16
 """Graphs within graphs."""
 
 DOMAINS = frozenset(
-    {
-        b"",
-        b"ai.onnx.ml",
-        b"com.microsoft",
-        b"com.microsoft.nchwc",
-        b"com.ms.internal.nhwc",
-    }
+    b",ai.onnx.ml,com.microsoft,com.microsoft.nchwc,com.ms.internal.nhwc".split(b",")
 )
 """Of operators that the CPU provider has; the last are in files that it has written."""
 

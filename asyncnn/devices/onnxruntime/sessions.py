@@ -14,7 +14,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -30,7 +30,7 @@ from asyncnn.devices.onnxruntime.graph_rewriting import (
 from asyncnn.devices.onnxruntime.region_checks import CheckedGraph, Traits, check_graph
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, OnnxRuntimeLibrary
 from asyncnn.engine.array_memory import address_of
-from asyncnn.extensions.regions import BFLOAT16
+from asyncnn.extensions.regions import BFLOAT16, ONNX_DTYPES
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import (
     BoundOperand,
@@ -41,24 +41,10 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.memory.pages import is_final, owner_of
 
-ELEMENT_TYPES: dict[np.dtype[Any], int] = {
-    np.dtype(np.float32): 1,
-    np.dtype(np.uint8): 2,
-    np.dtype(np.int8): 3,
-    np.dtype(np.uint16): 4,
-    np.dtype(np.int16): 5,
-    np.dtype(np.int32): 6,
-    np.dtype(np.int64): 7,
-    np.dtype(np.bool_): 9,
-    np.dtype(np.float16): 10,
-    np.dtype(np.float64): 11,
-    np.dtype(np.uint32): 12,
-    np.dtype(np.uint64): 13,
-    BFLOAT16: 16,
-}
-"""ONNX's element types by dtype; bfloat16 is two bytes."""
+DTYPES = ONNX_DTYPES | {16: BFLOAT16}
+"""Dtypes by ONNX's element types; bfloat16 is two bytes."""
 
-DTYPES = {type_: dtype for dtype, type_ in ELEMENT_TYPES.items()}
+ELEMENT_TYPES = {dtype: type_ for type_, dtype in DTYPES.items()}
 
 _OPTIONS = {
     # Threads spin only while a run needs them.
@@ -66,7 +52,6 @@ _OPTIONS = {
     # A thread that is late, as others have its processor, is not waited for.
     b"session.dynamic_block_base": b"4",
 }
-
 
 _MOST_LEARNT = 1024
 

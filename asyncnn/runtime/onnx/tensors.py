@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncnn.extensions.regions import ONNX_DTYPES
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import Memory
@@ -31,14 +32,7 @@ UINT4 INT4 FLOAT4E2M1 FLOAT8E8M0 UINT2 INT2
 TYPE_NAMES = dict(enumerate(_ALL_NAMES.split(), 1))
 """Names of element types by their number in the format."""
 
-_DTYPE_NAMES = """
-float32 uint8 int8 uint16 int16 int32 int64 - bool float16 float64 uint32 uint64
-"""
-DTYPES: dict[int, np.dtype[Any]] = {
-    number: np.dtype(name)
-    for number, name in enumerate(_DTYPE_NAMES.split(), 1)
-    if name != "-"
-}
+DTYPES: dict[int, np.dtype[Any]] = {**ONNX_DTYPES}
 """Dtypes of the types whose elements can be read; not all can be computed with."""
 
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
