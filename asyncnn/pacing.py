@@ -166,6 +166,12 @@ REST = 4.0
 LINGER_S = 0.02
 """How long executions count after their end: more of them may be about to come."""
 
+PROMPT_S = 0.005
+"""What work that an execution waits for takes before it rests beside itself, too.
+
+So the event loop that brought the execution is not kept waiting for long.
+"""
+
 _LOOK_S = 0.002
 """Between two looks, while work rests, whether there still are executions."""
 
@@ -190,6 +196,7 @@ class _Slice(threading.local):
         self.must_stop: Callable[[], bool] = _never
         self.began_s = 0.0
         self.used_s = 0.0
+        self.prompt_until_s = 0.0  # of what it has used
 
 
 class Pace:
@@ -211,30 +218,39 @@ class Pace:
         self._slice = _Slice()
         self._lock = threading.Lock()
         self._watched: WeakSet[Busy] = WeakSet()
+        self._awaited: WeakSet[Busy] = WeakSet()
         self._busy_until_s = float("-inf")
         self._free_s = float("-inf")
 
-    def watch(self, executions: Busy) -> None:
-        """Have long work make way for ``executions``, for as long as they exist."""
+    def watch(self, executions: Busy, *, are_awaited: bool = False) -> None:
+        """Have long work make way for ``executions``, for as long as they exist.
+
+        They may be what executions wait for, itself long work, which does not make way
+        for itself while it is short.
+        """
         with self._lock:
-            self._watched.add(executions)
+            (self._awaited if are_awaited else self._watched).add(executions)
 
     @contextmanager
-    def long_work(self, must_stop: Callable[[], bool] = _never) -> Iterator[None]:
+    def long_work(
+        self, must_stop: Callable[[], bool] = _never, *, is_awaited: bool = False
+    ) -> Iterator[None]:
         """Let the thread rest where the block, or what it calls, says `make_way`.
 
         A rest ends early when ``must_stop`` says so: to be stopped, and to show that it
-        is not stuck, work has to come to its next boundary.
+        is not stuck, work has to come to its next boundary. What an execution waits for
+        rests beside others alone until it has taken `PROMPT_S`.
         """
         mine = self._slice
-        before = mine.is_long_work, mine.must_stop
+        before = mine.is_long_work, mine.must_stop, mine.prompt_until_s
         mine.is_long_work, mine.must_stop = True, must_stop
+        mine.prompt_until_s = self._used() + PROMPT_S if is_awaited else 0.0
         if not mine.began_s:
             mine.began_s, mine.used_s = self._clock(), self._used()
         try:
             yield
         finally:
-            mine.is_long_work, mine.must_stop = before
+            mine.is_long_work, mine.must_stop, mine.prompt_until_s = before
 
     def make_way(self) -> None:
         """Rest if it is time to, beside executions."""
@@ -248,14 +264,16 @@ class Pace:
     def renew(self) -> None:
         """Begin anew in a forked child, whose parent's threads may hold the lock."""
         self._lock = threading.Lock()
-        self._watched = WeakSet()
+        self._watched, self._awaited = WeakSet(), WeakSet()
 
     def _has_executions(self) -> bool:
         now_s = self._clock()
         with self._lock:
-            if any(each.is_busy for each in self._watched):
+            is_busy = any(each.is_busy for each in self._watched)
+            if is_busy or any(each.is_busy for each in self._awaited):
                 self._busy_until_s = now_s + LINGER_S
-            return now_s < self._busy_until_s
+            is_prompt = self._used() < self._slice.prompt_until_s
+            return is_busy if is_prompt else now_s < self._busy_until_s
 
     def _rest(self, worked_s: float, must_stop: Callable[[], bool]) -> None:
         """Wait for a slice's turn: the slices of all threads follow one another."""

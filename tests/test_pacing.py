@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from asyncnn.pacing import LINGER_S, REST, SLICE_S, Pace
+from asyncnn.pacing import LINGER_S, PROMPT_S, REST, SLICE_S, Pace
 
 
 class Executions:
@@ -67,6 +67,22 @@ def test_executions_count_for_a_while_after_their_end(machine: Machine) -> None:
         slept_s = machine.slept_s
         machine.work(SLICE_S)
         assert machine.slept_s == slept_s
+
+
+def test_what_an_execution_waits_for_rests_beside_others_alone(
+    machine: Machine,
+) -> None:
+    itself = Executions()
+    machine.pace.watch(itself, are_awaited=True)
+    with machine.pace.long_work(is_awaited=True):
+        machine.work(SLICE_S)
+        assert machine.slept_s == pytest.approx(SLICE_S * REST)
+        machine.executions.is_busy = False
+        machine.work(SLICE_S)
+        assert machine.slept_s == pytest.approx(SLICE_S * REST)
+        slept_s = machine.slept_s
+        machine.work(PROMPT_S)
+        assert machine.slept_s > slept_s
 
 
 def test_a_rest_ends_when_the_executions_do(machine: Machine) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from time import monotonic_ns
 from typing import Any, ClassVar
 
@@ -46,6 +47,7 @@ class _SteppedWork(Work):
     """Work in steps, within ``computing``, until the end or until it is given up."""
 
     is_separable: ClassVar[bool] = True
+    is_awaited: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -64,7 +66,8 @@ class _SteppedWork(Work):
             self._error, self._is_given_up = error, True
 
     def _take(self, steps: Stepwise[Any], pause: Pause) -> bool:
-        with self._computing, long_work(lambda: self._is_to_stop(pause)):
+        must_stop = partial(self._is_to_stop, pause)
+        with self._computing, long_work(must_stop, is_awaited=self.is_awaited):
             return steps.advance(lambda: self._must_stop(pause)) or self._is_given_up
 
     def _is_to_stop(self, pause: Pause) -> bool:
@@ -141,6 +144,7 @@ class PlanWork(_SteppedWork):
     """
 
     keeps_its_lane: ClassVar[bool] = True
+    is_awaited: ClassVar[bool] = True
 
     def __init__(
         self,

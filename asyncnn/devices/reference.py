@@ -178,7 +178,7 @@ class InProcessDevice(BaseDevice):
             process_wide.apply_settings(self._settings),
         )
         pacing.watch(executions)
-        pacing.watch(plans)
+        pacing.watch(plans, are_awaited=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
