@@ -71,7 +71,8 @@ async def open_device(
         installed it, ``com.example.spectral``.
     :param max_in_flight: runs of one prepared model that hold memory at a time; more
         wait their turn.
-    :param cache_dir: folder in which prepared models are kept for the next time.
+    :param cache_dir: folder in which prepared models are kept for the next time, but
+        not files that their engine gets as they are, which are prepared as soon.
     :param sync_exec_hal: for debugging, has every `PreparedModel.run` that is not
         fenced go by the HAL's synchronous call (True) or by that with a callback
         (False), whatever its path is. None leaves it to the environment variable
