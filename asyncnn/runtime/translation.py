@@ -43,7 +43,6 @@ class IPlanning(Protocol):
 
         :raises AsyncnnError: if no device supports some operation.
         """
-        ...
 
     async def engine_shares_of(
         self, model: Model, plan: "DevicePlan"
@@ -52,7 +51,6 @@ class IPlanning(Protocol):
 
         :raises AsyncnnError: if the model cannot be prepared.
         """
-        ...
 
 
 def has_extensions_of(device: IDevice, model: Model) -> bool:

@@ -183,7 +183,7 @@ async def change_models(kind: str, way: str, folder: Path) -> None:
 
 async def change_caches(kind: str, way: str, folder: Path) -> None:
     """Change the files that a model was loaded from, before and after it was run."""
-    named = asyncnn.load(KINDS[kind](folder)[0])
+    named = asyncnn.load(KINDS[kind](folder)[0], strict=True)
     for device in ("reference", "accelerated"):
         async with opened(way, device, folder) as target:
             for change in CHANGES:
