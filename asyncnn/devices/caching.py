@@ -9,9 +9,9 @@ nothing else.
 
 Loading validates and plans nothing. Whoever loads what another client has loaded, and
 still uses, shares its program: weights, and what an engine has compiled. So does who
-prepares a region of equal bytes that nobody can change. Plans are
-decoded when they are first needed, over bytes of the data cache, which are not even
-read before where they are mapped.
+prepares a region of equal bytes that nobody can change. Plans are decoded when they are
+first needed, over bytes of the data cache, which are not even read before where they
+are mapped.
 `cache_files` opens, copies and locks the files, `cache_format` has their bytes,
 `cache_saving` writes them. The folder that applications keep them in is
 `asyncnn.runtime.model_cache`.
@@ -285,8 +285,9 @@ def reading(
 
 def _is_final_region(model: Model) -> bool:
     """Return whether a model is a region that nobody can change any more."""
-    pools = [np.frombuffer(view(memory), np.uint8) for memory in model.pools]
-    return bool(region_extension_of(model)) and all(map(is_final, pools))
+    return bool(region_extension_of(model)) and all(
+        is_final(np.frombuffer(view(memory), np.uint8)) for memory in model.pools
+    )
 
 
 def _are_equal(one: Program, other: Program) -> Steps[bool]:
