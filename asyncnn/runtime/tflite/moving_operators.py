@@ -41,7 +41,7 @@ def _reshape(node: Node) -> None:
 
 def _squeeze(node: Node) -> None:
     axes = node.options("SqueezeOptions").SqueezeDimsAsNumpy()
-    is_whole = node.tensor(0).type in ("COMPLEX64", "INT32")
+    is_whole = node.tensor(0).type in ("COMPLEX64", "INT32", "INT64")
     if isinstance(axes, int) or not len(axes) or not node.result().shape or is_whole:
         # Without axes, or down to a scalar, it is the output's shape that counts. The
         # HAL squeezes no int32, but reshapes it.
