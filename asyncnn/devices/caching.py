@@ -71,7 +71,7 @@ from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.slices import Slices, joined
 from asyncnn.hal.types import ExecutionPreference, Model, Priority
 from asyncnn.interpreter_hooks import building_large
-from asyncnn.memory.pages import is_final
+from asyncnn.memory.pages import are_equal, is_final
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps
 
@@ -79,9 +79,6 @@ logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 2**17
 """Bytes of a model cache with many operations."""
-
-_COMPARED_BYTES = 2**20
-"""Bytes of models that are compared in one step."""
 
 R = TypeVar("R", bound=ModelRecord)
 
@@ -297,16 +294,9 @@ def _are_equal(one: Program, other: Program) -> Steps[bool]:
     if one.makes_way is not other.makes_way or first != second:
         return False
     for pools in zip(*(model.pools for model in models), strict=True):
-        mine, its = (np.frombuffer(view(memory), np.uint8) for memory in pools)
-        if mine.size != its.size:
+        yield
+        if not are_equal(*(np.frombuffer(view(memory), np.uint8) for memory in pools)):
             return False
-        if mine.ctypes.data == its.ctypes.data:
-            continue
-        for at in range(0, mine.size, _COMPARED_BYTES):
-            end = at + _COMPARED_BYTES
-            if not np.array_equal(mine[at:end], its[at:end]):
-                return False
-            yield
     return True
 
 

@@ -53,6 +53,9 @@ arrays, XNNPACK's up to 16 bytes.
 """
 
 _CHUNK_BYTES = 2**18
+_COMPARED_BYTES = 2**20
+"""Bytes that are compared at a time."""
+
 _LINE_BYTES = 64
 
 SYNC = 0x4008_6200
@@ -206,6 +209,16 @@ def is_final(array: NDArray[Any]) -> bool:
     owner = owner_of(array)
     return isinstance(owner, bytes) or (
         isinstance(owner, mmap.mmap) and owner in _final
+    )
+
+
+def are_equal(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
+    """Return whether arrays [n] have equal bytes, with little memory for the answer."""
+    if one.size != other.size:
+        return False
+    return one.ctypes.data == other.ctypes.data or all(
+        np.array_equal(one[at : at + _COMPARED_BYTES], other[at : at + _COMPARED_BYTES])
+        for at in range(0, one.size, _COMPARED_BYTES)
     )
 
 

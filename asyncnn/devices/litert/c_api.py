@@ -199,9 +199,7 @@ class LiteRtLibrary:
         :raises GeneralFailureError: if it fails.
         """
         made = handle()
-        status = self._functions[name](*arguments, byref(made))
-        if status:
-            raise failure(name, status)
+        self.call(name, *arguments, byref(made))
         if not made.value:
             raise GeneralFailureError(f"LiteRt{name} has made nothing")
         return made.value
@@ -212,9 +210,7 @@ class LiteRtLibrary:
         :raises GeneralFailureError: if it fails.
         """
         number = c_size_t()
-        status = self._functions[name](*arguments, byref(number))
-        if status:
-            raise failure(name, status)
+        self.call(name, *arguments, byref(number))
         return number.value
 
     def destroy(self, kind: str, made: int) -> None:

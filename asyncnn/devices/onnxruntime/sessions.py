@@ -39,7 +39,7 @@ from asyncnn.hal.operations.bound import (
     Shape,
 )
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-from asyncnn.memory.pages import is_final, owner_of
+from asyncnn.memory.pages import are_equal, is_final, owner_of
 
 DTYPES = ONNX_DTYPES | {16: BFLOAT16}
 """Dtypes by ONNX's element types; bfloat16 is two bytes."""
@@ -419,7 +419,9 @@ class Sessions:
             return region
         for known in self._known.copy().values():
             other = known.source()
-            if other is not None and is_final(other) and _are_equal(other, content):
+            if other is None or not is_final(other):
+                continue
+            if are_equal(other.reshape(-1), content):
                 return known.region
         return RegionSessions(self._library, traits)
 
@@ -435,11 +437,6 @@ class _Known:
 
 def _bytes_of(content: Array | bytes) -> memoryview:
     return np.frombuffer(content, np.uint8).data
-
-
-def _are_equal(one: Array, other: Array) -> bool:
-    is_same = one.nbytes == other.nbytes and address_of(one) == address_of(other)
-    return is_same or np.array_equal(one.reshape(-1), other)
 
 
 def digest_of(content: bytes) -> bytes:
