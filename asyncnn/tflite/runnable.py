@@ -385,6 +385,55 @@ def called(operator: Operator) -> Iterator[int]:
         yield getattr(options, field)()
 
 
+def reached(contents: Contents) -> set[int]:
+    """Return the numbers of the first graph and all that it runs."""
+    found, unread = {0}, [0]
+    while unread:
+        operators = contents.graphs[unread.pop()].operators
+        new = {number for each in operators for number in called(each)} - found
+        unread += new
+        found |= new
+    return found
+
+
+def calls(contents: Contents, *names: str) -> bool:
+    """Return whether a graph runs others, by any operator of these names or by any."""
+    return any(
+        each.name in (names or CALLED)
+        for graph in contents.graphs
+        if graph.survey is None
+        for each in graph.operators
+    )
+
+
+def keeps_lengths(contents: Contents) -> bool:
+    """Return whether what graphs hand one another has the same recorded lengths."""
+    count = len(contents.graphs)
+    return all(
+        all(0 < number < count for number in called(each))
+        and all(a.shape == b.shape for a, b in _passed(contents, graph, each))
+        for graph in contents.graphs
+        for each in graph.operators
+    )
+
+
+def _passed(
+    contents: Contents, graph: Graph, operator: Operator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield pairs of tensors that an operator hands from graph to graph."""
+    is_loop = operator.name == "WHILE"
+    read, made = operator.inputs[not is_loop :], operator.outputs
+    for a, b in zip(read, made, strict=False) if is_loop else ():
+        yield graph.tensors[a], graph.tensors[b]
+    for position, number in enumerate(called(operator)):
+        other = contents.graphs[number]
+        pairs = [*zip(read, other.inputs, strict=False)]
+        if position or not is_loop:  # else it is the condition of a loop
+            pairs += zip(made, other.outputs, strict=False)
+        for a, b in pairs:
+            yield graph.tensors[a], other.tensors[b]
+
+
 def _check_calls(contents: Contents) -> None:
     """Check that no graph runs itself, nor too many one inside of the other."""
     callees: dict[int, set[int]] = {}
@@ -399,6 +448,10 @@ def _check_calls(contents: Contents) -> None:
                     )
                 _check_call(operator, contents.graphs[number])
                 callees[graph.index].add(number)
+            if any(a.type != b.type for a, b in _passed(contents, graph, operator)):
+                raise InvalidArgumentError(
+                    f"operator {operator.index} ({operator.name}) hands on other types"
+                )
     for _ in range(MOST_NESTED):
         inner = {each for each, others in callees.items() if not others}
         callees = {each: others - inner for each, others in callees.items() if others}

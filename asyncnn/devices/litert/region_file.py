@@ -6,7 +6,11 @@ only those whose fields were all checked; what has others is written anew. Tenso
 cross a barrier are copied by an operator of the head, and those behind it, which read
 the copies, are written anew, too. So are outputs copied that LiteRT would not write
 to: inputs, constants, and those that a graph lists before. Large weights lie apart
-(`graph_file`).
+(`graph_file`). Graphs that others run have barriers, too, so that loops stop within a
+turn; those that nothing runs are left empty.
+
+Where lengths follow from a run alone, as behind loops, outputs are copied by operators
+that fail unless lengths are as recorded: LiteRT would leave the rest of a longer array.
 
 A long graph has several heads, each with a part of its operators. The file is behind
 all of them, so that weights are there once.
@@ -28,17 +32,17 @@ from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.devices.litert.region_parts import (
     COPIED_BYTES,
     TimedOperator,
+    check_holes,
     holes_of,
     timed_of_records,
     timed_operators,
 )
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
-from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.contents import IDENTIFIER
-from asyncnn.tflite.runnable import OWN_CUSTOM, custom_options, quantized_axis
+from asyncnn.tflite.runnable import OWN_CUSTOM, custom_options, quantized_axis, reached
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
     PACKED,
@@ -50,7 +54,6 @@ from asyncnn.tflite.tables import (
     StoredBytes,
     Survey,
     Tensor,
-    extents,
     generated,
 )
 
@@ -58,6 +61,9 @@ _WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8", PACKED})
 """Types of what is only computed with."""
 
 _BUILTINS = generated("BuiltinOperator").BuiltinOperator
+_SHAPE_OPTIONS = generated("BuiltinOptions").BuiltinOptions.ShapeOptions
+_INT32 = generated("TensorType").TensorType.INT32
+_COMPARING_SHAPES = _BUILTINS.SHAPE, _BUILTINS.SUB, _BUILTINS.GATHER, _BUILTINS.RESHAPE
 _OPERATOR = layout_of(((0, "I"), (1, REFERENCE), (2, REFERENCE)))
 _WITH_OPTIONS = layout_of(
     ((0, "I"), (1, REFERENCE), (2, REFERENCE), (3, "B"), (4, REFERENCE))
@@ -73,22 +79,26 @@ def region_file(
     speeds: Speeds,
     *,
     output_shape: Shape | None = None,
+    checks_shapes: bool = False,
 ) -> GraphFile:
     """Return the file of graphs that were checked (`asyncnn.tflite.runnable`).
 
     ``input_shapes`` are the main graph's inputs'. All its outputs are said to
-    have ``output_shape`` if it is given; there are no barriers then.
+    have ``output_shape`` if it is given; there are no barriers then. With
+    ``checks_shapes``, a run fails if an output has not the recorded lengths.
     """
     main = contents.graphs[0]
     shapes = dict(zip(main.inputs, input_shapes, strict=True))
     if output_shape is not None:
         shapes |= dict.fromkeys(main.outputs, output_shape)
-    return _Head(contents).finish(shapes, None if output_shape is not None else speeds)
+    head = _Head(contents, checks_shapes)
+    return head.finish(shapes, None if output_shape is not None else speeds)
 
 
 class _Head:
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, checks_shapes: bool) -> None:
         self._contents = contents
+        self._checks_shapes = checks_shapes
         self._data = contents.data
         self._whole = np.frombuffer(contents.data, np.uint8)
         self._address = address_of(self._whole)
@@ -104,13 +114,20 @@ class _Head:
         copying = file.table(((0, "b", 127), (2, "i", 1), (3, "i", _BUILTINS.BITCAST)))
         self._adding = len(contents.codes)
         self._codes = [copying] * self._adding + [adding, copying]
+        if checks_shapes:
+            self._codes += [file.table(((0, "b", k),)) for k in _COMPARING_SHAPES]
 
     def finish(self, shapes: dict[int, Shape], speeds: Speeds | None) -> GraphFile:
         """Return the file; ``speeds`` decide where barriers are, None if nowhere."""
         file = self._file
         main, *others = self._contents.graphs
+        run = reached(self._contents) if others else ()
+        nothing = file.table([(k, REFERENCE, file.numbers(())) for k in range(4)])
         graphs = [self._graph(main, shapes, speeds)]
-        graphs += [self._graph(each, {}, None) for each in others]
+        graphs += [
+            self._graph(each, {}, speeds) if each.index in run else nothing
+            for each in others
+        ]
         buffers = [self._buffers.get(k, self._empty) for k in range(self._next_buffer)]
         model = file.table(
             (
@@ -120,31 +137,13 @@ class _Head:
                 (4, REFERENCE, file.references(buffers)),
             )
         )
-        self._check_holes()
+        check_holes(self._contents, self._holes, self._kept)
         content = file.joined(model, IDENTIFIER)
         apart = tuple(
             Apart(len(content) - place + _OFFSET_IN_BUFFER, data)
             for place, data in self._apart
         )
         return GraphFile(content, apart, self._whole, tuple(sorted(self._holes)))
-
-    def _check_holes(self) -> None:
-        """Check that no hole, which LiteRT finds empty, has any of what was checked.
-
-        :raises InvalidArgumentError: if one has.
-        """
-        if not self._holes or self._contents.graphs[0].survey is not None:
-            return
-        starts, sizes = np.array(sorted(self._holes)).T
-        ends = np.maximum.accumulate(starts + sizes)
-        described = [*extents(self._contents)]
-        for own in self._kept:
-            described += flatbuffer.extents(self._data, own.table)
-            described.append((own.start - 4, own.start + own.size))
-        begin, end = np.array(described).T
-        before = np.searchsorted(starts, end) - 1
-        if ((before >= 0) & (ends[before] > begin)).any():
-            raise InvalidArgumentError("weights lie where the file describes its graph")
 
     def _graph(
         self, graph: Graph, shapes: dict[int, Shape], speeds: Speeds | None
@@ -167,13 +166,20 @@ class _Head:
             unmade = {e.index for e in graph.tensors if e.stored is not None}
             # Inputs of graphs that others run are copied by these.
             unmade.update(() if graph.index else graph.inputs)
+            is_checked = self._checks_shapes and not graph.index
             for position, index in enumerate(outputs):
-                if index in unmade:
+                if is_checked or index in unmade:
+                    read, code = [index], self._adding + 1
+                    if is_checked:
+                        wanted = graph.tensors[index].shape
+                        checks, constant = self._checked(index, wanted, tensors)
+                        steps, read = steps + checks, [index, constant]
+                        code += len(_COMPARING_SHAPES)
                     outputs[position] = len(tensors)
                     name, shape = f"output_{position}", shapes.get(index)
                     own = self._short(graph.tensors[index])
                     place = self._described(own, shape, name=name)
-                    steps.append(self._added(self._adding + 1, [index], place, tensors))
+                    steps.append(self._added(code, read, place, tensors))
                 unmade.add(index)
         return file.table(
             (
@@ -183,6 +189,41 @@ class _Head:
                 (3, REFERENCE, file.references(steps)),
                 (4, REFERENCE, file.string("main")),
             )
+        )
+
+    def _checked(
+        self, index: int, shape: Shape, tensors: list[Place]
+    ) -> tuple[list[Place], int]:
+        """Describe operators that fail unless a tensor has a shape, a constant.
+
+        GATHER takes the one element of a constant by each difference of lengths.
+        """
+        code, place = self._adding + 2, self._integers(len(shape))
+        wanted, one = [self._constant(each, tensors) for each in (shape, (0,))]
+        if not shape:
+            return [], wanted  # RESHAPE counts elements
+        of_int32 = _SHAPE_OPTIONS, self._file.table(((0, "b", _INT32),))
+        steps = [self._added(code, [index], place, tensors, of_int32)]
+        for read in [len(tensors) - 1, wanted], [one, len(tensors)]:
+            code += 1
+            steps.append(self._added(code, read, place, tensors))
+        return steps, wanted
+
+    def _constant(self, values: Sequence[int], tensors: list[Place]) -> int:
+        """Return the index of a new constant of int32."""
+        number, data = self._next_buffer, np.array(values, np.int32).view(np.uint8)
+        self._next_buffer += 1
+        self._buffers[number] = self._file.table(
+            ((0, REFERENCE, self._file.data(data)),)
+        )
+        tensors.append(self._integers(len(values), number))
+        return len(tensors) - 1
+
+    def _integers(self, count: int, buffer: int = 0) -> Place:
+        """Describe a tensor of int32 with one axis."""
+        lengths = self._file.numbers((count,))
+        return self._file.table(
+            ((0, REFERENCE, lengths), (1, "b", _INT32), (2, "I", buffer))
         )
 
     def _surveyed(
@@ -375,12 +416,17 @@ class _Head:
         return steps
 
     def _added(
-        self, code: int, read: Sequence[int], place: Place, tensors: list[Place]
+        self,
+        code: int,
+        read: Sequence[int],
+        place: Place,
+        tensors: list[Place],
+        options: tuple[int, ...] = (),
     ) -> Place:
         """Describe an operator of the head; it makes a tensor, described at a place."""
-        read_at, made_at = self._file.integers([read, [len(tensors)]])
+        values = code, *self._file.integers([read, [len(tensors)]]), *options
         tensors.append(place)
-        return self._file.row(_OPERATOR, (code, read_at, made_at))
+        return self._file.row(_WITH_OPTIONS if options else _OPERATOR, values)
 
     def _steps(
         self,

@@ -3,13 +3,15 @@
 The file is a constant operand of the operation (`asyncnn.extensions.regions`). It is
 read and checked without the engine, and written anew for the shapes that inputs have.
 So a graph of open lengths is compiled for each that comes, as plans are. Where a run
-alone shows the shapes of results, the public interpreter runs it.
+alone shows the shapes of results, the public interpreter runs it; those behind IF and
+WHILE are as recorded, or the run fails.
 """
 
 import os
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -41,10 +43,15 @@ class RegionKernel(GraphKernel):
     """The graph of a region, for inputs of certain shapes."""
 
     def __init__(
-        self, engine: Engine, file: GraphFile, weights: PackedWeights | None
+        self,
+        engine: Engine,
+        file: GraphFile,
+        weights: PackedWeights | None,
+        may_loop: bool,
     ) -> None:
         graph = engine.compile(file)
         self.inputs, self.outputs = graph.inputs, graph.outputs
+        self.is_foreseeable = not may_loop
         super().__init__(
             lambda threads: engine.compile(file, threads=threads, weights=weights),
             graph,
@@ -159,25 +166,34 @@ class LiteRtRegions:
         graph = operation.value(0)
         contents = _contents(graph)
         shapes = _own_shapes(contents, _given(operation))
-        if runnable.may_surprise(contents) and not self._is_settled(contents, shapes):
+        is_open = any(each.shape is None for each in operation.outputs)
+        is_surprising = runnable.may_surprise(contents)
+        checks_shapes = is_surprising and not is_open and runnable.calls(contents)
+        is_surprising &= not checks_shapes
+        if is_surprising and not self._is_settled(contents, shapes):
             self._surprising.add(id(graph))
             weakref.finalize(graph, self._surprising.discard, id(graph))
             return None
         try:
-            return self._compiled(graph.nbytes, contents, shapes)
+            return self._compiled(graph.nbytes, contents, shapes, checks_shapes)
         except NoElementsError:  # there can only be LiteRT's own memory for it
             return None
 
     def _compiled(
-        self, nbytes: int, contents: Contents, shapes: Sequence[Shape]
+        self,
+        nbytes: int,
+        contents: Contents,
+        shapes: Sequence[Shape],
+        checks_shapes: bool = False,
     ) -> RegionKernel:
         """Return the graph of a file of ``nbytes``, or of a part of it."""
-        file = self._file(contents, shapes)
+        file = self._file(contents, shapes, checks_shapes=checks_shapes)
         weights = None
         if nbytes >= WORTH_SHARING_BYTES:
             key = weights_key(os.urandom(16), self._version)
             weights = PackedWeights(key)
-        return RegionKernel(self._engine, file, weights)
+        may_loop = runnable.calls(contents, "WHILE")
+        return RegionKernel(self._engine, file, weights, may_loop)
 
     def _is_settled(self, contents: Contents, shapes: Sequence[Shape]) -> bool:
         """Return whether the shapes of outputs follow from the inputs'.
@@ -192,14 +208,10 @@ class LiteRtRegions:
         return True
 
     def _file(
-        self,
-        contents: Contents,
-        shapes: Sequence[Shape],
-        output_shape: Shape | None = None,
+        self, contents: Contents, shapes: Sequence[Shape], **ends: Any
     ) -> GraphFile:
-        speeds = self._engine.speeds
         with decoding("TFLite"):
-            return region_file(contents, shapes, speeds, output_shape=output_shape)
+            return region_file(contents, shapes, self._engine.speeds, **ends)
 
 
 def _own_shapes(contents: Contents, given: Sequence[BoundOperand]) -> list[Shape]:

@@ -1,4 +1,4 @@
-"""Which operators of a TFLite file are run together, and which one after the other."""
+"""Which operators of a file are run together, and which of its bytes lie apart."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,8 +10,18 @@ from msgspec.structs import replace
 from asyncnn.devices.litert.cuts import SEGMENT_NS, cuts, is_short
 from asyncnn.devices.litert.graph_file import may_lie_apart
 from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.tflite.tables import Contents, Graph, Operator, ShortOperator, Survey
+from asyncnn.tflite import flatbuffer
+from asyncnn.tflite.tables import (
+    Contents,
+    Graph,
+    Operator,
+    ShortOperator,
+    StoredBytes,
+    Survey,
+    extents,
+)
 
 COPIED_BYTES = 1 << 20
 """Files of so many bytes are copied as a whole, weights and all."""
@@ -87,6 +97,29 @@ def holes_of(survey: Survey, whole: Array) -> dict[int, tuple[int, int]]:
         for number, (_, start, size, width) in enumerate(survey.buffers)
         if width and not start % width and may_lie_apart(whole[start : start + size])
     }
+
+
+def check_holes(
+    contents: Contents, holes: Sequence[tuple[int, int]], kept: Sequence[StoredBytes]
+) -> None:
+    """Check that no hole, which LiteRT finds empty, has any of what was checked.
+
+    Buffers that are ``kept`` are where they were.
+
+    :raises InvalidArgumentError: if one has.
+    """
+    if not holes or contents.graphs[0].survey is not None:
+        return
+    starts, sizes = np.array(sorted(holes)).T
+    ends = np.maximum.accumulate(starts + sizes)
+    described = [*extents(contents)]
+    for own in kept:
+        described += flatbuffer.extents(contents.data, own.table)
+        described.append((own.start - 4, own.start + own.size))
+    begin, end = np.array(described).T
+    before = np.searchsorted(starts, end) - 1
+    if ((before >= 0) & (ends[before] > begin)).any():
+        raise InvalidArgumentError("weights lie where the file describes its graph")
 
 
 def timed_operators(

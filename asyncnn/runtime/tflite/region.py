@@ -111,26 +111,39 @@ def loading_tflite(
 def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) -> bool:
     """Return whether a region is to its users what the translation is.
 
-    Its ends are tensors of the HAL, of lengths that are known without a run, it can be
-    stopped anywhere, as LiteRT cannot within graphs that others run, and no numbers are
-    rounded that the translation keeps. Nor is it so long that what an urgent run takes
-    the lane from has much to compute again: translations are divided into segments, and
-    so are graphs that C finds sound.
+    Its ends are tensors of the HAL, of lengths that are known without a run, and no
+    numbers are rounded that the translation keeps. Nor is it so long that what an
+    urgent run takes the lane from has much to compute again, as far as one turn of each
+    loop says: translations are divided into segments, and so are graphs that C finds
+    sound.
     """
-    if len(contents.graphs) > 1 or input_shapes or runnable.may_surprise(contents):
+    if graph.index or input_shapes or _is_open(contents):
         return False
+    graphs = contents.graphs
     # What C finds sound has builtin operators alone, and is run in parts.
     if graph.survey is None and (
-        any(each.name in runnable.OWN_CUSTOM for each in graph.operators)
-        or sum(estimated_of_graph_ns(graph)) > _MOST_NS
+        any(e.name in runnable.OWN_CUSTOM for g in graphs for e in g.operators)
+        or sum(sum(estimated_of_graph_ns(each)) for each in graphs) > _MOST_NS
     ):
         return False  # an extension may have them, or a pause loses too much
-    if is_hybrid(graph):
+    if any(map(is_hybrid, graphs)):
         return False
     ends = [graph.tensors[index] for index in {*graph.inputs, *graph.outputs}]
     return all(
         each.type in _HAL_TYPES and len(each.shape) <= MAX_RANK and all(each.shape)
         for each in ends
+    )
+
+
+def _is_open(contents: Contents) -> bool:
+    """Return whether a run alone shows the lengths of results, as none are recorded."""
+    if not runnable.may_surprise(contents):
+        return False
+    graph = contents.graphs[0]
+    return not (
+        runnable.calls(contents)
+        and runnable.keeps_lengths(contents)
+        and not any(open_lengths(graph.tensors[index]) for index in graph.outputs)
     )
 
 
@@ -232,6 +245,7 @@ def region_of_graph(
         shapes.get(name, tensor.shape) == tensor.shape for name, tensor in given.items()
     )
     is_known = is_usual and all(0 not in each.shape for each in made)
+    is_known &= not (runnable.calls(contents) and _is_open(contents))
     outputs = [_port(each, each.shape if is_known else None) for each in made]
     model = region_model(LITERT, memory, inputs, outputs)
     named = NamedModel.of(model, input_names, output_names)

@@ -83,8 +83,9 @@ def of_variables() -> bytes:
 
 def of_branches() -> bytes:
     condition, x, y = boolean(1), f32(2, 3), f32(2, 3)
-    main = [if_([condition, x], [y])]
-    return write(main, [condition, x], [y], unary("ABS"), unary("NEG"))
+    main, twice, a = [if_([condition, x], [y])], f32(4, 3), f32(2, 3)
+    longer = G([Op("TILE", [a, const([2, 1])], [twice])], [a], [twice])
+    return write(main, [condition, x], [y], longer, unary("NEG"))
 
 
 def of_integers() -> bytes:
@@ -120,7 +121,7 @@ TRANSLATED = {
     "long runs": of_long_runs,
     "integer weights for floats": of_integer_weights,
     "variables": of_variables,
-    "branches": of_branches,
+    "branches of other lengths": of_branches,
     "int64 at the ends": of_integers,
     "five axes at the ends": lambda: square(2, 1, 3, 1, 2),
     "lengths that a run tells": of_lengths_that_a_run_tells,
