@@ -95,6 +95,13 @@ def shared() -> Path:
     pytest.skip(f"{SHARED} is missing; set ASYNCNN_SHARED to the folder of the data")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> Iterator[None]:
+    """Keep what a module leaves, and has imported, out of collections as well."""
+    yield
+    _freeze()
+
+
 @pytest.fixture(scope="module")
 def thawed() -> Iterator[None]:
     """Have no object kept out of garbage collections when the module begins."""

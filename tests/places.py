@@ -15,8 +15,9 @@ from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
 from asyncnn.extensions.regions import LITERT, ONNX
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.opening_devices import connect
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
+from asyncnn.service.process import DriverProcess, driver_process
 from tests.networks import as_regions
 
 PLACES = ("inprocess", "remote")
@@ -89,3 +90,24 @@ def device_at(*places: str, settings: DeviceSettings | None = None) -> Any:
                 yield opened
 
     return device
+
+
+def driver_of(device: str | None = None) -> Any:
+    """Return a fixture: a driver for all tests of a module, which leave it as it is.
+
+    To start one takes longer than what most tests do with it.
+    """
+
+    @pytest.fixture(scope="module")
+    def driver() -> Iterator[DriverProcess]:
+        with driver_process(device=device) as driver:
+            yield driver
+
+    return driver
+
+
+def opened(where: str, request: pytest.FixtureRequest) -> Any:
+    """Open a device by its name, or the fixture ``driver``."""
+    if where == "driver":
+        return connect(request.getfixturevalue(where).path)
+    return open_device(where)

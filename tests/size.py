@@ -6,6 +6,7 @@ with the reason beside it.
 """
 
 import ast
+import gc
 import math
 import re
 import subprocess
@@ -46,15 +47,21 @@ class File:
 
     def __init__(self, path: Path) -> None:
         self.path = path.relative_to(ROOT).as_posix()
-        self.text = path.read_text().splitlines()
-        self.tree = ast.parse(path.read_text())
+        text = path.read_text()
+        self.text = text.splitlines()
+        self.tree = ast.parse(text)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All of the tree: to walk it takes longer than what is done with it."""
+        return list(ast.walk(self.tree))
 
     @cached_property
     def code(self) -> list[tuple[int, str]]:
         """Lines, with their numbers, but empty ones, comments and docstrings."""
         words = {
             number
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
@@ -72,7 +79,7 @@ class File:
         """Lines of code, but those of imports: merging these serves no reader."""
         imports = {
             number
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.Import | ast.ImportFrom)
             for number in _lines_of(node)
         }
@@ -81,7 +88,7 @@ class File:
     @property
     def functions(self) -> Iterator[Function]:
         """Yield all, wherever they are."""
-        return (each for each in ast.walk(self.tree) if isinstance(each, Function))
+        return (each for each in self.nodes if isinstance(each, Function))
 
     @property
     def classes(self) -> Iterator[str]:
@@ -119,9 +126,10 @@ def equal_places(codes: Iterable[list[tuple[int, str]]]) -> int:
     places: dict[Sequence[str], list[tuple[int, int]]] = defaultdict(list)
     for file, code in enumerate(codes):
         lines = [line for _, line in code]
+        has_words = [any(map(str.isalpha, line)) for line in lines]
         for start in range(len(lines) - EQUAL_LINES + 1):
             window = tuple(lines[start : start + EQUAL_LINES])
-            if sum(any(map(str.isalpha, line)) for line in window) > EQUAL_LINES // 2:
+            if sum(has_words[start : start + EQUAL_LINES]) > EQUAL_LINES // 2:
                 places[window].append((file, start))
     pairs = {
         (one, other)
@@ -281,6 +289,7 @@ def mistakes(figures: Mapping[str, int], text: str) -> list[str]:
 
 def main() -> int:
     """Write the figures; return 1 if one is larger than it may be."""
+    gc.disable()  # trees of a million nodes stay to the end
     figures, text = counted(), BOUNDS.read_text()
     if "--lower" in sys.argv:
         text = lowered(text, figures)

@@ -23,6 +23,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.inspection import inspected
 from asyncnn.runtime.translation import form_for
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from tests.places import driver_of, opened
 from tests.runtime.onnx.files import model, tensor
 from tests.runtime.tflite.files import Op, T, write
 from tests.waits import cancelled
@@ -58,15 +59,13 @@ def count() -> bytes:
 
 DEVICES = ["reference", "accelerated", "framework:reference,accelerated", "driver"]
 
+driver = driver_of("reference")
+
 
 @pytest.fixture(params=DEVICES)
 async def device(request: pytest.FixtureRequest) -> AsyncIterator[Device]:
-    if request.param == "driver":
-        async with asyncnn.connect(device="reference") as remote:
-            yield remote
-    else:
-        async with asyncnn.open_device(request.param) as local:
-            yield local
+    async with opened(request.param, request) as device:
+        yield device
 
 
 class TestArrays:

@@ -14,6 +14,7 @@ from asyncnn.devices import DeviceSettings
 from asyncnn.devices.engine_verdicts import Tried
 from asyncnn.devices.onnxruntime import found, loading
 from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
+from tests.places import driver_of
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 if importlib.util.find_spec("onnxruntime") is None:  # the module is not to be imported
@@ -75,9 +76,16 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProviders:
     return library
 
 
-@pytest.fixture(params=["inprocess", "driver"])
+driver = driver_of("onnxruntime")
+
+
+@pytest.fixture(params=["inprocess", "shared driver"])
 async def device(request: pytest.FixtureRequest) -> AsyncIterator[asyncnn.Device]:
     if request.param == "provider":
         request.getfixturevalue("library")
-    async with opened(request.param) as device:
+    if request.param == "shared driver":
+        opening = asyncnn.connect(request.getfixturevalue("driver").path)
+    else:
+        opening = opened(request.param)
+    async with opening as device:
         yield device

@@ -16,6 +16,7 @@ from asyncnn.hal.types import Operand, OperandType
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from tests.places import driver_of, opened
 from tests.runtime.onnx.files import imported, model, results, tensor
 from tests.waits import cancelled
 
@@ -24,11 +25,7 @@ RNG = np.random.default_rng(5)
 DEVICES = ["reference", "accelerated", "framework:reference,accelerated", "driver"]
 
 
-def opened(where: str) -> Any:
-    """Open a device by its name, or a driver of one."""
-    if where == "driver":
-        return asyncnn.connect(device="reference")
-    return asyncnn.open_device(where)
+driver = driver_of("reference")
 
 
 def floats(*shape: int) -> Any:
@@ -136,11 +133,13 @@ class TestGroups:
         np.testing.assert_allclose(found["y"], x @ weight.T, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("where", DEVICES)
-    async def test_run_on_every_device(self, where: str) -> None:
+    async def test_run_on_every_device(
+        self, where: str, request: pytest.FixtureRequest
+    ) -> None:
         proto = counting(3, [node("Erf", ["s"], ["t"]), node("Neg", ["s"], ["u"])])
         proto.graph.node.append(node("Add", ["y", "y"], ["w"]))
         proto.graph.output.append(tensor("w", None))
-        async with opened(where) as device:
+        async with opened(where, request) as device:
             prepared = await device.prepare(imported(proto))
             found = await prepared.run([np.float32([0.5, -1])])
         steps = [np.float64([0.5, -1])]
@@ -185,7 +184,7 @@ class TestLoops:
 
     @pytest.mark.parametrize("where", DEVICES)
     async def test_only_a_run_may_tell_how_many_steps_there_are(
-        self, where: str
+        self, where: str, request: pytest.FixtureRequest
     ) -> None:
         body = helper.make_graph(
             [
@@ -207,7 +206,7 @@ class TestLoops:
         weights = {"three": np.float32(3), "half": np.float32(0.5), "true": True}
         outputs = ["positive", "turned", tensor("size", None, np.int64)]
         proto = model(nodes, [tensor("x", (2,))], outputs, weights)
-        async with opened(where) as device:
+        async with opened(where, request) as device:
             prepared = await device.prepare(imported(proto))
             assert prepared.outputs[1].shape == (None, 2)
             for x, steps in (([4, 4], 2), ([64, 64], 6), ([1, 1], 1), ([64, 64], 6)):

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 import asyncnn
+from tests.places import driver_of, opened
 from tests.runtime.onnx.files import imported, model, results, tensor
 
 F32, I64 = np.float32, np.int64
@@ -199,12 +200,13 @@ MODELS: dict[str, Callable[[], Made]] = {
 }
 TRANSLATING = ("accelerated", "reference")
 DEVICES = ["onnxruntime", "auto", "accelerated", "reference", "driver"]
+driver = driver_of("auto")
 
 
 @pytest.mark.parametrize("where", DEVICES)
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 async def test_they_give_what_onnx_runtime_does(
-    make: Callable[[], Made], where: str
+    make: Callable[[], Made], where: str, request: pytest.FixtureRequest
 ) -> None:
     if where in ("accelerated", "auto") and not importlib.util.find_spec(
         "ai_edge_litert"
@@ -220,9 +222,7 @@ async def test_they_give_what_onnx_runtime_does(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     peer = onnxruntime.InferenceSession(content, options)
-    is_driver = where == "driver"
-    opened = asyncnn.connect(device="auto") if is_driver else asyncnn.open_device(where)
-    async with opened as device:
+    async with opened(where, request) as device:
         prepared = await device.prepare(asyncnn.load(content, input_shapes=shapes))
         for inputs in given:
             cancelled = asyncio.ensure_future(prepared.run(inputs))

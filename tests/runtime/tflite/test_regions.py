@@ -27,6 +27,7 @@ from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.devices.cache.client import prepared_in
 from tests.measuring import best_of
+from tests.places import driver_of, opened
 from tests.runtime.tflite import mutating
 from tests.runtime.tflite.cases import I8, Case, const, f32, i8, ramp
 from tests.runtime.tflite.files import G, Op, T, given, write
@@ -54,9 +55,12 @@ interpreter = pytest.importorskip(
 )
 
 
-@pytest.fixture(params=[False, True], ids=["inprocess", "remote"])
+driver = driver_of("accelerated")
+
+
+@pytest.fixture(params=["accelerated", "driver"])
 async def device(request: pytest.FixtureRequest) -> AsyncIterator[Device]:
-    async with open_device("accelerated", isolated=request.param) as device:
+    async with opened(request.param, request) as device:
         yield device
 
 

@@ -32,6 +32,7 @@ from asyncnn.service.driver import server
 from asyncnn.service.process import Peer
 from asyncnn.tflite.contents import checked
 from tests.mappings import children
+from tests.places import driver_of, opened
 from tests.runtime.tflite.cases import boolean, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import G, Op, Signature, T, write
 from tests.runtime.tflite.flow_files import if_, unary
@@ -59,16 +60,15 @@ def programs() -> int:
     return sum(isinstance(each, Program) for each in gc.get_objects())
 
 
+driver = driver_of("accelerated")
+
+
 @pytest.fixture(params=DEVICES)
 async def device(request: pytest.FixtureRequest) -> AsyncIterator[Device]:
     if request.param != "reference":
         pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
-    if request.param == "driver":
-        async with asyncnn.connect(device="accelerated") as remote:
-            yield remote
-    else:
-        async with asyncnn.open_device(request.param) as local:
-            yield local
+    async with opened(request.param, request) as device:
+        yield device
 
 
 def of_variables() -> bytes:
