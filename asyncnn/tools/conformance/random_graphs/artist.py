@@ -4,6 +4,7 @@ Choices list what is simplest first, because that is where a failing graph shrin
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +33,10 @@ from asyncnn.tools.conformance.random_graphs.sketch import (
 
 T = TypeVar("T")
 
+_numbers = cache(st.integers)
+_options = lru_cache(maxsize=4096)(lambda options, _types: st.sampled_from(options))
+"""A strategy is looked at when it draws first, which takes longer than to draw."""
+
 LARGEST_TENSOR = 400
 """Elements up to which a tensor is read by further operations."""
 
@@ -39,6 +44,13 @@ LARGEST_VALUE = 1000.0
 """Magnitude up to which a float is; beyond it, results soon overflow."""
 
 _SCALES = (0.05, 0.5, 1 / 128, 1 / 256, 0.013)
+
+
+def chosen(draw: Any, options: Sequence[T]) -> T:
+    """Draw one of the options."""
+    # By types as well, since False is 0.
+    one: T = draw(_options((*options,), (*map(type, options),)))
+    return one
 
 
 def completely(shape: Shape) -> hal.Dimensions:
@@ -71,12 +83,11 @@ class Artist:
 
     def choose(self, *options: T) -> T:
         """Draw one of the options."""
-        chosen: T = self.draw(st.sampled_from(options))
-        return chosen
+        return chosen(self.draw, options)
 
     def number(self, low: int, high: int) -> int:
         """Draw an integer from ``low`` to ``high``."""
-        drawn: int = self.draw(st.integers(low, high))
+        drawn: int = self.draw(_numbers(low, high))
         return drawn
 
     def shape(self, *ranks: int) -> Shape:

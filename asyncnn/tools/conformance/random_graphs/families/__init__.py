@@ -17,7 +17,7 @@ from asyncnn.hal.operations.table import allowed_types
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.dot import dot
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.artist import Artist, chosen
 from asyncnn.tools.conformance.random_graphs.families import (
     branches,
     moving,
@@ -79,9 +79,7 @@ DRAWN = BUILDERS.keys() & (kernels.supported_operations() | CONTROL_FLOW)
 def _operation(draw: Any, artist: Artist, types: Set[OperationType]) -> OperationType:
     """Add an operation of one of ``types`` to the artist's subgraph."""
     # Two among so many types would be rare.
-    type_: OperationType = draw(
-        st.sampled_from([*sorted(types), *4 * sorted(CONTROL_FLOW & types)])
-    )
+    type_ = chosen(draw, [*sorted(types), *4 * sorted(CONTROL_FLOW & types)])
     allowed = [t for t in allowed_types(type_) if type_ in CONTROL_FLOW or t in _TYPES]
     present = {result.type for result in artist.sketch.results}
     # Types that are there already connect operations with each other.
@@ -97,7 +95,7 @@ def graphs(
     max_operations: int = MAX_OPERATIONS,
 ) -> RandomGraph:
     """Draw a graph of operations of all types, or of ``types``."""
-    is_static = draw(st.sampled_from([True, True, False]))
+    is_static = chosen(draw, [True, True, False])
     artist = Artist(draw, Sketch(), is_static=is_static)
     _fill_from(artist, max_operations, DRAWN if types is None else types)
     sketch = artist.sketch
