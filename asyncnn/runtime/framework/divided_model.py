@@ -7,8 +7,9 @@ each request as it is; only how it ends is looked at. Several partitions go step
 """
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import cast
 
@@ -23,15 +24,13 @@ from asyncnn.callbacks import (
     launched,
     result_of,
 )
-from asyncnn.deadlines import check_deadline
 from asyncnn.execution import Execution, binding_of, reusable
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
-from asyncnn.fences.fence import active_fences
-from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, closed_error
+from asyncnn.hal.errors import DeviceUnavailableError, closed_error
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, cause_of_death
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.refusals import BurstArguments, refuse_execution
+from asyncnn.hal.refusals import BurstArguments
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -43,24 +42,21 @@ from asyncnn.hal.types import (
     Model,
     Request,
 )
-from asyncnn.hal.validate import (
-    RequestRules,
-    execution_options,
-    plain_request,
-    signature_of,
-)
+from asyncnn.hal.validate import RequestRules, plain_request, signature_of
 from asyncnn.runtime.framework import Fallback
-from asyncnn.runtime.framework.fenced_chain import FencedChain
-from asyncnn.runtime.framework.managed_memory import BuffersInUse, BufferUser
-from asyncnn.runtime.framework.outcomes import CallbackReport, LaterWatch, Watch, begin
-from asyncnn.runtime.framework.steps import Host, Partitioned, PreparedSteps
+from asyncnn.runtime.framework.fenced_chain import ChainingModel, FencedChain
+from asyncnn.runtime.framework.managed_memory import BuffersInUse
+from asyncnn.runtime.framework.outcomes import LaterWatch, Watch, begin
+from asyncnn.runtime.framework.stepping import SteppedRun
+from asyncnn.runtime.framework.steps import Host, PreparedSteps
+from asyncnn.runtime.framework.waiting_run import IStarted, WaitingRun
 
 logger = logging.getLogger(__name__)
 
 _NONE = ErrorStatus.NONE
 
 
-class FrameworkPreparedModel(Partitioned, BufferUser):
+class FrameworkPreparedModel(ChainingModel):
     """An `IPreparedModel` of partitions that are prepared on several devices."""
 
     def __init__(self, prepared: PreparedSteps, fallback: Fallback, host: Host) -> None:
@@ -69,6 +65,7 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
         self.usual_route = Route(tuple(step.usual for step in self.steps))
         self.signature: Model = signature_of(model)
         self.buffers = host.buffers.of(self.signature)
+        self.waiting_runs = host.active
         self._rules = RequestRules(model)
         self._binding = binding_of(self.direct)
         self._plain = plain_request(model)
@@ -116,7 +113,7 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
             if watch.is_waiting:
                 watch.wait()
             return ErrorStatus.NONE if watch.falls_back else status
-        return self._step_by_step(
+        return super().execute_1_3(
             request, measure, deadline, loop_timeout_duration, callback
         )
 
@@ -173,46 +170,42 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
         if not self.recovers_from(result.status):
             return result
         callback = ExecutionFuture()
-        begin(self, callback, bound.request(), options, failure=result)
+        begin(self, callback, bound.request(), options, result)
         return await callback
 
-    def _step_by_step(
+    def checked(self, request: Request, *, is_fenced: bool) -> BuffersInUse | None:
+        """Check a request; see `StartingModel.checked`."""
+        if self.host.is_closed:
+            raise closed_error()
+        is_ours = type(request) is Execution and request.executable is self
+        if is_fenced or not is_ours:
+            self._rules.check(request, allow_unspecified_output=not is_fenced)
+        return self.in_use(request)
+
+    def start(
         self,
         request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout: int | None,
-        callback: IExecutionCallback,
-    ) -> ErrorStatus:
-        use: BuffersInUse | None = None
-        try:
-            if self.host.is_closed:
-                raise closed_error()
-            if type(request) is not Execution or request.executable is not self:
-                self._rules.check(request)
-            use = self.in_use(request)
-            options = execution_options(measure, deadline, loop_timeout)
-            check_deadline(deadline)
-            if self._is_chained and use is None and self._has_room(request):
-                self._chain(request, options, callback)
-            else:
-                begin(self, callback, request, options, use)
-        except AsyncnnError as error:
-            if use is not None:
-                use.end(error.status, ())
-            return refuse_execution(callback, error)
-        return _NONE
+        options: ExecutionOptions,
+        use: BuffersInUse | None,
+        notify: Callable[[ExecutionResult], None],
+    ) -> IStarted:
+        """Execute partition after partition; see `StartingModel.start`."""
+        if self._is_chained and use is None and self._has_room(request):
+            chain = FencedChain(self, request, options)
+            chain.launch(())
+            chain.add_done_callback(partial(self._chained, notify))
+            return chain
+        run = SteppedRun(self, request, options, notify, use)
+        run.begin()
+        return run
 
-    def _chain(
-        self, request: Request, options: ExecutionOptions, callback: IExecutionCallback
+    def _chained(
+        self, notify: Callable[[ExecutionResult], None], chain: FencedChain
     ) -> None:
-        """Launch all partitions, each behind the one before by its fence."""
-        report = CallbackReport(callback)
-        chain = FencedChain(self, request, options, ended=report)
-        chain.launch(())
-        report.is_called = False
-        if not chain.is_done:
-            callback.link_to_death(chain.cancel)
+        result = chain.result
+        assert result is not None
+        shapes = self.declared if result.status is _NONE else ()
+        notify(replace(result, output_shapes=shapes))
 
     def _has_room(self, request: Request) -> bool:
         return all(
@@ -227,14 +220,14 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
 
         :raises AsyncnnError: if it is not taken.
         """
-        direct, was_refused = self.direct, False
+        direct = self.direct
+        kind: type[WaitingRun] = WaitingRun
         if (
             direct is not None
             and not self.has_buffers
             and not self.health.has_failed
             and not self.host.is_closed
         ):
-            was_refused = True
             with suppress(Exception):  # what is wrong shows when it is executed
                 run = launcher_of(direct)(request, wait_for, options)
                 if run.status is _NONE:
@@ -242,15 +235,9 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
                 chain = FencedChain(self, request, options)
                 chain.adopt(run, wait_for)
                 return chain
-        if self.host.is_closed:
-            raise closed_error()
-        self._rules.check(request, allow_unspecified_output=False)
-        awaited = active_fences(wait_for)
-        check_deadline(options.deadline)
-        use = self.in_use(request)
-        chain = FencedChain(self, request, options, use)
-        chain.launch(awaited, was_refused=was_refused)
-        return chain
+        else:
+            kind = FencedChain
+        return self.waiting(kind, request, wait_for, options)
 
     async def _configure(
         self, asked: BurstArguments
@@ -273,7 +260,7 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
     ) -> Awaitable[ExecutionResult]:
         """Go on where an execution has failed in a burst; see `IRecovering`."""
         callback = ExecutionFuture()
-        begin(self, callback, request, options, failure=failure)
+        begin(self, callback, request, options, failure)
         return callback
 
     def cause_of_death(self) -> DeviceUnavailableError | None:

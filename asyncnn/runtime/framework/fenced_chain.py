@@ -10,20 +10,11 @@ Source: HAL 1.3/IPreparedModel.hal (executeFenced).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from asyncnn.callbacks import ExecutionResult, result_of
-from asyncnn.deadlines import earlier
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
-from asyncnn.fences.core import Gate
-from asyncnn.hal.errors import (
-    MISSED,
-    AsyncnnError,
-    ResourceExhaustedTransientError,
-    closed_error,
-)
+from asyncnn.hal.errors import MISSED, failure_of
 from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -34,96 +25,76 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import Space
 from asyncnn.runtime.framework.stepping import SteppedRun
 from asyncnn.runtime.framework.steps import Partitioned
+from asyncnn.runtime.framework.waiting_run import StartingModel, WaitingRun
 
 _NONE = ErrorStatus.NONE
 
 
-class FencedChain(FencedRun):
-    """One fenced execution; it `is_done` once it has ended.
+class ChainingModel(Partitioned, StartingModel):
+    """A model whose partitions `FencedChain` launches."""
 
-    One that has ``ended`` is not fenced: that is given the result.
-    """
+
+class FencedChain(WaitingRun):
+    """One such execution; it waits here where it cannot be launched at once."""
+
+    _model: ChainingModel
 
     def __init__(
         self,
-        model: Partitioned,
+        model: ChainingModel,
         request: Request,
         options: ExecutionOptions,
         use: BuffersInUse | None = None,
-        ended: Callable[[ExecutionResult], None] | None = None,
     ) -> None:
-        super().__init__()
-        self._model = model
-        self._request = request
-        self._options = options
-        self._use = use
-        self._ended = ended
-        self._client = calling_client.get()
-        self._launched_ns = self._ready_ns = time.monotonic_ns()
+        super().__init__(model, request, options, use)
         self._awaited: list[ISyncFence] = []
-        self._gate: Gate | None = None
         self._runs: list[FencedRun] = []
+        self._index = 0
         self._failure: ExecutionResult | None = None
         self._space: Space | None = None
-        self._run: SteppedRun | None = None
         self._is_cancelled = False
-        self.is_done = False
 
-    def launch(self, wait_for: Sequence[Source], *, was_refused: bool = False) -> None:
-        """Begin once ``wait_for``, which are active, have signalled.
-
-        The only device does not take it as a fenced one, if it ``was_refused``.
-        """
-        self._model.host.active.add(self)
-        # The caller may close its own.
-        self._awaited = [each.duplicate() for each in wait_for]
-        if not was_refused and self._may_chain():
-            self._guarded(lambda: self._chain(wait_for))
-            if self._runs or self.is_done:
+    def launch(self, awaited: Sequence[Source]) -> None:
+        """Launch all partitions that can be, or wait for what is ``awaited``."""
+        if self._may_chain():
+            self._note(awaited)
+            try:
+                self._chain(awaited)
+            except Exception as error:
+                self._fail(failure_of(error))
+            if self._runs or not self.is_pending:
                 return
-        self._guarded(self._wait)
+        super().launch(awaited)
 
     def adopt(self, run: FencedRun, wait_for: Sequence[Source]) -> None:
         """Go on where the only partition was launched before."""
-        self._model.host.active.add(self)
-        self._awaited = [each.duplicate() for each in wait_for]
+        self._note(wait_for)
         self._runs.append(run)
         run.add_done_callback(self._chain_done)
 
     def cancel(self) -> None:
         """End at the next boundary, or before it begins."""
         self._is_cancelled = True
-        if self._run is not None:
-            self._run.die()
-        elif self._runs:
+        if self._execution is None and self._runs:
             for run in self._runs:
                 run.cancel()
         else:
-            self._fail(_cancelled())
+            super().cancel()
 
     def close(self) -> None:
         """End at once, since the framework is closed."""
         for run in self._runs:
             run.cancel()
-        self._fail(closed_error())
+        super().close()
 
-    def _wait(self) -> None:
-        """Begin here once all that it waits for has signalled."""
-        if self._awaited:
-            self._gate = Gate(self._awaited, self._options.deadline, self._opened)
-        else:
-            self._go_on(0, None)
-
-    def _opened(self, failure: AsyncnnError | None) -> None:
-        if failure is not None:
-            self.loop.call_soon(self._fail, failure)
-        else:
-            self.loop.call_soon(self._go_on, 0, self._failure)
+    def _note(self, awaited: Sequence[Source]) -> None:
+        self._model.waiting_runs.add(self)
+        # The caller may close its own.
+        self._awaited = [each.duplicate() for each in awaited]
 
     def _may_chain(self) -> bool:
         """Return whether partitions can be launched before their inputs are there."""
@@ -173,7 +144,7 @@ class FencedChain(FencedRun):
         """Go on behind the partitions that were launched, or at one that has failed."""
         for index, run in enumerate(self._runs):
             status = run.status
-            if status is None and not self.is_done:
+            if status is None and self.is_pending:
                 # A later one has failed before this one, which is at work, has ended.
                 run.add_done_callback(self._chain_done)
                 return
@@ -187,101 +158,55 @@ class FencedChain(FencedRun):
 
     def _go_on(self, index: int, failure: ExecutionResult | None) -> None:
         """Execute from partition ``index`` on, unless that was the last."""
-        if self.is_done:
+        if not self.is_pending:
             self._give_space_back(is_clean=False)
-            return
-        on_device_us = self._on_device_us(index)
-        if index == len(self._model.steps):
-            in_driver_us = (time.monotonic_ns() - self._launched_ns) // 1000
-            fenced_us = sum(
-                run.get_execution_info()[2].time_in_driver for run in self._runs
-            )
-            fenced_us = min(fenced_us, in_driver_us)
-            result = ExecutionResult(_NONE, self._model.declared, NO_TIMING)
-            self._succeed(result, on_device_us, in_driver_us, fenced_us)
-            return
-        if self._is_cancelled:
-            self._fail(_cancelled())
-            return
-        if failure is None or index or all(f.status is _NONE for f in self._awaited):
-            self._guarded(lambda: self._step_from(index, on_device_us, failure))
+        elif index == len(self._model.steps):
+            self._succeed()
+        elif self._is_cancelled:
+            super().cancel()
+        elif failure is None or index or all(f.status is _NONE for f in self._awaited):
+            self._index, self._failure = index, failure
+            self._begin()
         elif failure.status in MISSED or not self._model.recovers_from(failure.status):
-            self._end(failure)
+            self._ended(failure)
         else:
             # A device may have taken down what this waits for as well; that falls back
             # or fails, and its fence, which is not of the device, says which.
             self._failure = failure
             self._runs.clear()
-            self._guarded(self._wait)
+            super().launch(self._awaited)
 
-    def _step_from(
-        self, index: int, on_device_us: int, failure: ExecutionResult | None
-    ) -> None:
-        options = self._options
-        now = self._ready_ns = time.monotonic_ns()
-        if self._runs:
-            self._ready_ns = self._launched_ns
-        if options.duration is not None:
-            deadline = earlier(options.deadline, now, options.duration)
-            options = replace(options, deadline=deadline)
-        with acting_for(self._client):
-            self._run = SteppedRun(
-                self._model, self._request, options, self._stepped, self._use
-            )
-            space, self._space = self._space, None
-            self._run.begin(index, space, on_device_us=on_device_us, failure=failure)
+    def _started(self, options: ExecutionOptions) -> SteppedRun:
+        model, request, index = self._model, self._request, self._index
+        run = SteppedRun(model, request, options, self._ended, self._use)
+        space, self._space = self._space, None
+        before_us = self._on_device_us(index)
+        run.begin(index, space, on_device_us=before_us, failure=self._failure)
+        return run
 
-    def _stepped(self, result: ExecutionResult) -> None:
-        if result.status is not _NONE:
-            self._end(result)
+    def _succeed(self) -> None:
+        """End, as all partitions have, where they were launched."""
+        if self._options.measure != MeasureTiming.YES:
+            self._finish(ExecutionResult(_NONE, (), NO_TIMING))
             return
-        now = time.monotonic_ns()
-        launched_us = (now - self._launched_ns) // 1000
-        ready_us = (now - self._ready_ns) // 1000
-        self._succeed(result, result.timing.time_on_device, launched_us, ready_us)
+        on_device_us = self._on_device_us(len(self._runs))
+        least_us = 0 if on_device_us == UINT64_MAX else on_device_us
+        launched_us = (time.monotonic_ns() - self._launched_ns) // 1000
+        times = [run.get_execution_info()[2].time_in_driver for run in self._runs]
+        launched, fenced = (
+            Timing(on_device_us, max(least_us, us))
+            for us in (launched_us, min(sum(times), launched_us))
+        )
+        self._finish(ExecutionResult(_NONE, (), launched), fenced)
 
-    def _succeed(
-        self,
-        result: ExecutionResult,
-        on_device_us: int,
-        launched_us: int,
-        fenced_us: int,
-    ) -> None:
-        fenced = NO_TIMING
-        if self._options.measure == MeasureTiming.YES:
-            least = 0 if on_device_us == UINT64_MAX else on_device_us
-            launched = Timing(on_device_us, max(least, launched_us))
-            fenced = Timing(on_device_us, max(least, fenced_us))
-            result = replace(result, timing=launched)
-        self._end(result, fenced)
-
-    def _fail(self, error: Exception) -> None:
-        self._end(result_of(error))
-
-    def _end(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
-        if self.is_done:
-            return
-        is_clean = result.status is _NONE
-        self._finish(is_clean=is_clean)
-        if self._ended is not None:
-            self._ended(result)
-            return
-        status = result.status
-        if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
-            status = ErrorStatus.GENERAL_FAILURE  # fences know nothing of sizes
-        self.complete(replace(result, status=status, output_shapes=()), fenced)
-
-    def _finish(self, *, is_clean: bool) -> None:
-        self.is_done = True
-        if self._gate is not None:
-            self._gate.close()
+    def _finish(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
         for fence in self._awaited:
             fence.close()
         self._awaited.clear()
-        if self._use is not None and self._run is None:
-            self._use.end(ErrorStatus.GENERAL_FAILURE, ())
-        self._give_space_back(is_clean=is_clean)
-        self._model.host.ended(self)
+        self._give_space_back(is_clean=result.status is _NONE)
+        if self._index:  # partitions before have waited by themselves
+            fenced = result.timing
+        super()._finish(result, fenced)
 
     def _give_space_back(self, *, is_clean: bool) -> None:
         space, self._space = self._space, None
@@ -293,13 +218,3 @@ class FencedChain(FencedRun):
             run.get_execution_info()[2].time_on_device for run in self._runs[:count]
         ]
         return UINT64_MAX if UINT64_MAX in times else sum(times)
-
-    def _guarded(self, do: Callable[[], None]) -> None:
-        try:
-            do()
-        except Exception as error:
-            self._fail(error)
-
-
-def _cancelled() -> ResourceExhaustedTransientError:
-    return ResourceExhaustedTransientError("the execution was cancelled")

@@ -23,7 +23,6 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.hal.validate import execution_options
-from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.stepping import SteppedRun
 from asyncnn.runtime.framework.steps import Partitioned
 
@@ -99,7 +98,7 @@ class Watch(IExecutionCallback):
         self.falls_back = True
         options = execution_options(self._measure, None, self._loop_timeout)
         failure = ExecutionResult(status, (), NO_TIMING, self.reason)
-        begin(model, callback, self._request, options, failure=failure)
+        begin(model, callback, self._request, options, failure)
 
     def close(self) -> None:
         """Have the device stop: that, or its result, is passed on when it has."""
@@ -149,15 +148,11 @@ def begin(
     callback: IExecutionCallback,
     request: Request,
     options: ExecutionOptions,
-    use: BuffersInUse | None = None,
-    failure: ExecutionResult | None = None,
+    failure: ExecutionResult,
 ) -> None:
-    """Execute step by step, and notify a callback; the first failed by ``failure``.
-
-    :raises GeneralFailureError: as `SteppedRun`.
-    """
+    """Execute step by step, and notify a callback; the first has failed already."""
     report = CallbackReport(callback)
-    run = SteppedRun(model, request, options, report, use)
+    run = SteppedRun(model, request, options, report)
     run.begin(failure=failure)
     report.is_called = False
     if not run.is_over:

@@ -148,6 +148,11 @@ class SteppedRun(IExecutionCallback):
             self._guarded(lambda: self._take(answer))
             self._advance()
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self.is_over
+
     def die(self) -> None:
         """End soon: nobody waits for the outcome."""
         super().die()

@@ -32,6 +32,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.hal.validate import execution_options
+from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework.managed_memory import BuffersInUse, BufferUser
 from asyncnn.runtime.framework.outcomes import CallbackReport
 from asyncnn.runtime.framework.steps import IClosable
@@ -127,10 +128,20 @@ class StartingModel(BufferUser, BasePreparedModel):
 
         :raises AsyncnnError: if it is not taken.
         """
+        return self.waiting(WaitingRun, request, wait_for, options)
+
+    def waiting(
+        self,
+        kind: "type[WaitingRun]",
+        request: Request,
+        wait_for: Sequence[Source],
+        options: ExecutionOptions,
+    ) -> FencedRun:
+        """Launch a run of a kind; see `launch_fenced`."""
         use = self.checked(request, is_fenced=True)
         awaited = active_fences(wait_for)
         check_deadline(options.deadline)
-        run = WaitingRun(self, request, options, use)
+        run = kind(self, request, options, use)
         run.launch(awaited)
         return run
 
@@ -143,24 +154,33 @@ class WaitingRun(FencedRun):
         model: StartingModel,
         request: Request,
         options: ExecutionOptions,
-        use: BuffersInUse | None,
+        use: BuffersInUse | None = None,
     ) -> None:
         super().__init__()
         self._model = model
         self._request = request
         self._options = options
         self._use = use
+        self._client = calling_client.get()
         self._gate: Gate | None = None
         self._execution: IStarted | None = None
         self._launched_ns = self._ready_ns = time.monotonic_ns()
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._result is None
+
     def launch(self, awaited: Sequence[Source]) -> None:
         """Wait for what is ``awaited``, if anything is, and begin."""
         self._model.waiting_runs.add(self)
-        if awaited:
-            self._gate = Gate(awaited, self._options.deadline, self._opened)
-        else:
+        if not awaited:
             self._begin()
+            return
+        try:
+            self._gate = Gate(awaited, self._options.deadline, self._opened)
+        except Exception as error:  # descriptors may have run out
+            self._fail(failure_of(error))
 
     def cancel(self) -> None:
         """End it; see `FencedRun.cancel`."""
@@ -168,6 +188,10 @@ class WaitingRun(FencedRun):
             self._execution.die()
         else:
             self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
+
+    def die(self) -> None:
+        """End it; see `IStarted`."""
+        self.cancel()
 
     def close(self) -> None:
         """End it, unless it has begun, as the device is closed."""
@@ -190,13 +214,18 @@ class WaitingRun(FencedRun):
             deadline = earlier(options.deadline, now, options.duration)
             options = replace(options, deadline=deadline, duration=None)
         try:
-            check_deadline(options.deadline)
-            started = self._model.start(self._request, options, self._use, self._ended)
+            with acting_for(self._client):
+                started = self._started(options)
         except Exception as error:
             self._fail(failure_of(error))
             return
         if self._result is None:
             self._execution = started
+
+    def _started(self, options: ExecutionOptions) -> IStarted:
+        """Have it computed, now that all that it has waited for has signalled."""
+        check_deadline(options.deadline)
+        return self._model.start(self._request, options, self._use, self._ended)
 
     def _ended(self, result: ExecutionResult) -> None:
         """Take the result of the driver's execution; fences know nothing of shapes."""
