@@ -13,7 +13,6 @@ from asyncnn.callbacks import IPreparedModelCallback, OneShot, result_of
 from asyncnn.cluster.cluster_model import ClusterModel
 from asyncnn.cluster.cluster_runs import ClusterRuns
 from asyncnn.cluster.exchange import Answer, packed
-from asyncnn.cluster.hosting import HostFacts
 from asyncnn.cluster.links import Cluster, LostError, ReplicaLink
 from asyncnn.cluster.replicas import Scaling
 from asyncnn.devices import DeviceSettings, DeviceStatistics
@@ -27,15 +26,14 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
-from asyncnn.hal.refusals import AllocateArguments, NoCachesNorDomains, PrepareArguments
-from asyncnn.hal.types import (
-    Capabilities,
-    DeviceStatus,
-    DeviceType,
-    ErrorStatus,
-    Extension,
-    Model,
+from asyncnn.hal.refusals import (
+    AllocateArguments,
+    DeviceFacts,
+    FactualDevice,
+    NoCachesNorDomains,
+    PrepareArguments,
 )
+from asyncnn.hal.types import DeviceStatus, ErrorStatus, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.offload import offload
 from asyncnn.runtime.cluster_settings import ClusterSettings
@@ -46,7 +44,7 @@ logger = logging.getLogger(__name__)
 _PAUSE_S = 1.0
 
 
-class ClusterDevice(NoCachesNorDomains, ClusterRuns):
+class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
     """The device that links lead to, each to a replica of it; see `open_cluster`.
 
     What is asked for while a replica is lost goes to the others, or waits for it. What
@@ -64,7 +62,7 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         make_link: Callable[[int], ReplicaLink],
     ) -> None:
         super().__init__(cluster, settings, make_link)
-        self.facts: HostFacts
+        self.facts: DeviceFacts
         self._models: dict[int, tuple[object, tuple[int, int]]] = {}
         self._sent_models: dict[int, tuple[weakref.ref[Model], object]] = {}
         # Those that are recovered, and whether that is to be done again.
@@ -114,36 +112,14 @@ class ClusterDevice(NoCachesNorDomains, ClusterRuns):
         busy = self.dispatcher.waiting >= self.settings.dispatch.max_waiting
         return DeviceStatus.BUSY if busy else DeviceStatus.AVAILABLE
 
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
-        """Return the version of the first replica's device."""
-        return ErrorStatus.NONE, self.facts.version
-
-    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
-        """Return the kind of hardware of the first replica."""
-        return ErrorStatus.NONE, self.facts.type
-
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return what the first replica declares."""
-        return ErrorStatus.NONE, self.facts.capabilities
-
-    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return the extensions of the first replica."""
-        return ErrorStatus.NONE, self.facts.extensions
+    def _facts(self) -> DeviceFacts:
+        """Return what the first replica's device has said."""
+        return self.facts
 
     @property
     def hal_hints(self) -> dict[str, str]:
         """What the replicas make of hints of the HAL, in words."""
         return {**HAL_HINTS, **self.facts.hal_hints}
-
-    @property
-    def has_measured_capabilities(self) -> bool:
-        """Whether the first replica's capabilities were measured."""
-        return self.facts.has_measured_capabilities
-
-    @property
-    def kernel_capabilities(self) -> Capabilities | None:
-        """What the first replica has measured of its kernels."""
-        return self.facts.kernel_capabilities
 
     async def replica_statistics(self) -> tuple[DeviceStatistics, ...]:
         """Ask all replicas that are there what they have done.

@@ -10,9 +10,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
-from typing import Self, TypeVar, cast
+from typing import TypeVar, cast
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -30,25 +29,11 @@ from asyncnn.devices import OWN_PROCESS, DeviceStatistics, IMeasured
 from asyncnn.devices.own_devices import default_device
 from asyncnn.execution import binding_of
 from asyncnn.hal.errors import GeneralFailureError, failure_of
-from asyncnn.hal.interfaces import (
-    IDevice,
-    IPreparedModel,
-    hal_hints,
-    has_measured_capabilities,
-)
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.performance import kernel_capabilities
-from asyncnn.hal.refusals import PrepareArguments
-from asyncnn.hal.types import (
-    NO_TIMING,
-    Capabilities,
-    DeviceType,
-    ErrorStatus,
-    ExecutionPreference,
-    Extension,
-    Priority,
-)
+from asyncnn.hal.refusals import DeviceFacts, PrepareArguments
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, ExecutionPreference, Priority
 from asyncnn.runtime.framework.device_registry import opener_of
 
 _T = TypeVar("_T")
@@ -64,31 +49,6 @@ DONE = Answer(ErrorStatus.NONE)
 NOT_HERE = Answer(
     ErrorStatus.DEVICE_UNAVAILABLE, "the model is not prepared here", begun=False
 )
-
-
-class HostFacts(msgspec.Struct, frozen=True):
-    """What a hosted device says of itself, which does not change."""
-
-    version: str
-    type: DeviceType
-    capabilities: Capabilities
-    extensions: tuple[Extension, ...]
-    hal_hints: dict[str, str]
-    has_measured_capabilities: bool
-    kernel_capabilities: Capabilities | None
-
-    @classmethod
-    def of(cls, device: IDevice) -> Self:
-        """Ask a device."""
-        return cls(
-            device.get_version_string()[1],
-            device.get_type()[1],
-            device.get_capabilities_1_3()[1],
-            device.get_supported_extensions()[1],
-            hal_hints(device),
-            has_measured_capabilities(device),
-            kernel_capabilities(device),
-        )
 
 
 class _Hosted:
@@ -138,7 +98,7 @@ class ReplicaHost:
         self._cancelled: OrderedDict[int, bool] = OrderedDict()
         self._listening = StreamPort(self)
 
-    async def open(self) -> HostFacts:
+    async def open(self) -> DeviceFacts:
         """Open the device, once, and say what it is.
 
         :raises AsyncnnError: if it cannot be opened.
@@ -150,7 +110,7 @@ class ReplicaHost:
                 opened = opener_of(self._name)(settings) if self._name else None
                 context = opened or default_device(settings)
                 self._device = await self._stack.enter_async_context(context)
-        return HostFacts.of(self._device)
+        return DeviceFacts.of(self._device)
 
     async def listen(self, address: str) -> tuple[int, bytes]:
         """Have runs come by streams as well; return the port, and the token for it.

@@ -18,7 +18,7 @@ from math import ceil
 from typing import Any, ClassVar, TypeAlias, cast
 
 from asyncnn.cluster.exchange import RunOrder, Sent
-from asyncnn.cluster.hosting import LANE_NICE, HostFacts, ReplicaHost
+from asyncnn.cluster.hosting import LANE_NICE, ReplicaHost
 from asyncnn.cluster.streams import ClientEnd
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -27,6 +27,7 @@ from asyncnn.hal.errors import (
     NoDriverError,
     failure_of,
 )
+from asyncnn.hal.refusals import DeviceFacts
 from asyncnn.offload import offload
 from asyncnn.runtime.cluster_settings import CLUSTER, ClusterSettings
 
@@ -204,7 +205,7 @@ class ReplicaLink:
         self._life = 0
         self._loop = asyncio.get_running_loop()
 
-    async def open(self) -> HostFacts:
+    async def open(self) -> DeviceFacts:
         """Wait for the actor, start it if there is none, and compare clocks.
 
         :raises AsyncnnError: if the device cannot be opened there.
@@ -213,7 +214,7 @@ class ReplicaLink:
             if self._actor is None:
                 self._actor = await offload(self._cluster.actor, self._device)
             try:
-                facts: HostFacts = await self.call("open")
+                facts: DeviceFacts = await self.call("open")
                 await self.compare_clocks()
                 await self._connect()
             except LostError:

@@ -9,7 +9,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+
+import msgspec
 
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -30,14 +32,20 @@ from asyncnn.hal.interfaces import (
     ISyncFence,
     OneShot,
     error_of,
+    hal_hints,
+    has_measured_capabilities,
 )
+from asyncnn.hal.performance import kernel_capabilities
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,
     BufferDesc,
     BufferRole,
+    Capabilities,
+    DeviceType,
     ErrorStatus,
     ExecutionPreference,
+    Extension,
     Handle,
     MeasureTiming,
     Model,
@@ -115,6 +123,70 @@ class ForwardingDevice(ABC):
     get_number_of_cache_files_needed = forwarding(
         IDevice.get_number_of_cache_files_needed
     )
+
+
+class DeviceFacts(msgspec.Struct, frozen=True):
+    """What a device says of itself, which does not change while it lives."""
+
+    driver_version: str
+    device_type: DeviceType
+    capabilities: Capabilities
+    extensions: tuple[Extension, ...]
+    hal_hints: dict[str, str]
+    has_measured_capabilities: bool
+    kernel_capabilities: Capabilities | None
+
+    @classmethod
+    def of(cls, device: IDevice) -> Self:
+        """Ask a device."""
+        return cls(
+            device.get_version_string()[1],
+            device.get_type()[1],
+            device.get_capabilities_1_3()[1],
+            device.get_supported_extensions()[1],
+            hal_hints(device),
+            has_measured_capabilities(device),
+            kernel_capabilities(device),
+        )
+
+
+class FactualDevice(ABC):
+    """The part of an `IDevice` that says what another one has once said."""
+
+    @abstractmethod
+    def _facts(self) -> DeviceFacts:
+        """Return what that was."""
+
+    @property
+    def hal_hints(self) -> dict[str, str]:
+        """What the other device makes of hints of the HAL, in words."""
+        return self._facts().hal_hints
+
+    @property
+    def has_measured_capabilities(self) -> bool:
+        """Whether the other device's capabilities were measured."""
+        return self._facts().has_measured_capabilities
+
+    @property
+    def kernel_capabilities(self) -> Capabilities | None:
+        """What the other device has measured of its kernels."""
+        return self._facts().kernel_capabilities
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return the other device's version."""
+        return ErrorStatus.NONE, self._facts().driver_version
+
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        """Return the kind of the other device's hardware."""
+        return ErrorStatus.NONE, self._facts().device_type
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return the other device's capabilities."""
+        return ErrorStatus.NONE, self._facts().capabilities
+
+    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+        """Return the other device's extensions."""
+        return ErrorStatus.NONE, self._facts().extensions
 
 
 class CacheArguments(NamedTuple):

@@ -24,14 +24,16 @@ from asyncnn.hal.errors import (
     closed_error,
     error_for,
 )
-from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel
 from asyncnn.hal.refusals import (
     AllocateArguments,
     BaseDevice,
     CacheArguments,
-    ForwardingDevice,
+    DeviceFacts,
+    FactualDevice,
     LoadArguments,
     PrepareArguments,
+    forwarding,
 )
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import DeviceStatus, ErrorStatus, Model
@@ -71,7 +73,7 @@ async def supervised(
         await device.aclose()
 
 
-class SupervisedDevice(BaseDevice, ForwardingDevice):
+class SupervisedDevice(BaseDevice, FactualDevice):
     """An `IDevice` whose driver may be replaced; made by `supervised`."""
 
     def __init__(self, supervision: Supervision, connect: Connect) -> None:
@@ -187,11 +189,12 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
     label = property(lambda self: self._inner().label)
     published = property(lambda self: self._inner().published)
     seals_caches = property(lambda self: self._inner().seals_caches)
-    hal_hints = property(lambda self: self._inner().hal_hints)
-    has_measured_capabilities = property(
-        lambda self: self._inner().has_measured_capabilities
+    get_number_of_cache_files_needed = forwarding(
+        IDevice.get_number_of_cache_files_needed
     )
-    kernel_capabilities = property(lambda self: self._inner().kernel_capabilities)
+
+    def _facts(self) -> DeviceFacts:
+        return self._inner()._facts()
 
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""

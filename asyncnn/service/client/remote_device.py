@@ -24,18 +24,13 @@ from asyncnn.hal.refusals import (
     AllocateArguments,
     BaseDevice,
     CacheArguments,
+    DeviceFacts,
+    FactualDevice,
     LoadArguments,
     PrepareArguments,
 )
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    Capabilities,
-    DeviceStatus,
-    DeviceType,
-    ErrorStatus,
-    Extension,
-    Model,
-)
+from asyncnn.hal.types import DeviceStatus, ErrorStatus, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.input_files import in_one, offload_abandonable
@@ -63,7 +58,7 @@ them has passed, and in the next ones it hears what was said meanwhile.
 """
 
 
-class RemoteDevice(BaseDevice):
+class RemoteDevice(BaseDevice, FactualDevice):
     """The device that a `Server` publishes at ``path``. Use as a context manager.
 
     When the driver dies, everything that is pending ends with DEVICE_UNAVAILABLE, and
@@ -210,20 +205,9 @@ class RemoteDevice(BaseDevice):
         """Whether model caches of the driver show that they were changed."""
         return self._open().facts.seals_caches
 
-    @property
-    def hal_hints(self) -> dict[str, str]:
-        """What the driver's device makes of hints of the HAL, in words."""
-        return self._open().facts.hal_hints
-
-    @property
-    def has_measured_capabilities(self) -> bool:
-        """Whether the driver's capabilities were measured."""
-        return self._open().facts.has_measured_capabilities
-
-    @property
-    def kernel_capabilities(self) -> Capabilities | None:
-        """What the driver has measured of its kernels."""
-        return self._open().facts.kernel_capabilities
+    def _facts(self) -> DeviceFacts:
+        """Return what the driver's device has said."""
+        return msgspec.convert(self._open().facts, DeviceFacts, from_attributes=True)
 
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
@@ -237,22 +221,6 @@ class RemoteDevice(BaseDevice):
         if connection is None or connection.is_closed:
             return DeviceStatus.OFFLINE
         return DeviceStatus.BUSY if connection.is_busy else DeviceStatus.AVAILABLE
-
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
-        """Return the driver's version."""
-        return ErrorStatus.NONE, self._open().facts.driver_version
-
-    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
-        """Return the kind of the driver's hardware."""
-        return ErrorStatus.NONE, self._open().facts.device_type
-
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return the driver's capabilities."""
-        return ErrorStatus.NONE, self._open().facts.capabilities
-
-    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return the driver's extensions."""
-        return ErrorStatus.NONE, self._open().facts.extensions
 
     async def get_statistics(self) -> DeviceStatistics:
         """Ask the driver, which shows others only to its own user; see `IMeasured`.

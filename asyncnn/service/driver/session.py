@@ -13,17 +13,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
-from asyncnn.hal.interfaces import (
-    IDevice,
-    IWatched,
-    hal_hints,
-    has_measured_capabilities,
-    seals_caches,
-)
-from asyncnn.hal.performance import kernel_capabilities
+from asyncnn.hal.interfaces import IDevice, IWatched, seals_caches
+from asyncnn.hal.refusals import DeviceFacts
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper
@@ -396,27 +391,23 @@ class ClientSession(SessionFields):
         self._greeted = True
         self._greeting.cancel()
         _, model_files, data_files = device.get_number_of_cache_files_needed()
+        facts = DeviceFacts.of(device)
+        extensions = tuple(
+            extension
+            for extension in facts.extensions
+            if self._may_run_regions or extension.name not in DECLARED
+        )
         self._send(
             wire.Welcome(
                 version=wire.PROTOCOL_VERSION,
                 device_name=str(getattr(device, "name", "")),
-                driver_version=device.get_version_string()[1],
-                device_type=device.get_type()[1],
-                capabilities=device.get_capabilities_1_3()[1],
-                extensions=tuple(
-                    extension
-                    for extension in device.get_supported_extensions()[1]
-                    if self._may_run_regions or extension.name not in DECLARED
-                ),
                 model_cache_files=model_files,
                 data_cache_files=data_files,
                 max_bound_requests=self._limits.max_bound_requests,
                 max_pools=self._limits.max_pools,
                 max_pool_bytes=self._limits.max_pool_bytes,
                 seals_caches=seals_caches(device),
-                hal_hints=hal_hints(device),
-                has_measured_capabilities=has_measured_capabilities(device),
-                kernel_capabilities=kernel_capabilities(device),
+                **asdict(replace(facts, extensions=extensions)),
             )
         )
         if message.version != wire.PROTOCOL_VERSION:
