@@ -79,26 +79,26 @@ def region_file(
     speeds: Speeds,
     *,
     output_shape: Shape | None = None,
-    checks_shapes: bool = False,
+    is_checked: bool = False,
 ) -> GraphFile:
     """Return the file of graphs that were checked (`asyncnn.tflite.runnable`).
 
     ``input_shapes`` are the main graph's inputs'. All its outputs are said to
     have ``output_shape`` if it is given; there are no barriers then. With
-    ``checks_shapes``, a run fails if an output has not the recorded lengths.
+    ``is_checked``, a run fails if an output has not the recorded lengths.
     """
     main = contents.graphs[0]
     shapes = dict(zip(main.inputs, input_shapes, strict=True))
     if output_shape is not None:
         shapes |= dict.fromkeys(main.outputs, output_shape)
-    head = _Head(contents, checks_shapes)
+    head = _Head(contents, is_checked)
     return head.finish(shapes, None if output_shape is not None else speeds)
 
 
 class _Head:
-    def __init__(self, contents: Contents, checks_shapes: bool) -> None:
+    def __init__(self, contents: Contents, is_checked: bool) -> None:
         self._contents = contents
-        self._checks_shapes = checks_shapes
+        self._is_checked = is_checked
         self._data = contents.data
         self._whole = np.frombuffer(contents.data, np.uint8)
         self._address = address_of(self._whole)
@@ -114,7 +114,7 @@ class _Head:
         copying = file.table(((0, "b", 127), (2, "i", 1), (3, "i", _BUILTINS.BITCAST)))
         self._adding = len(contents.codes)
         self._codes = [copying] * self._adding + [adding, copying]
-        if checks_shapes:
+        if is_checked:
             self._codes += [file.table(((0, "b", k),)) for k in _COMPARING_SHAPES]
 
     def finish(self, shapes: dict[int, Shape], speeds: Speeds | None) -> GraphFile:
@@ -166,7 +166,7 @@ class _Head:
             unmade = {e.index for e in graph.tensors if e.stored is not None}
             # Inputs of graphs that others run are copied by these.
             unmade.update(() if graph.index else graph.inputs)
-            is_checked = self._checks_shapes and not graph.index
+            is_checked = self._is_checked and not graph.index
             for position, index in enumerate(outputs):
                 if is_checked or index in unmade:
                     read, code = [index], self._adding + 1

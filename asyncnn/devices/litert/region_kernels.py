@@ -43,15 +43,10 @@ class RegionKernel(GraphKernel):
     """The graph of a region, for inputs of certain shapes."""
 
     def __init__(
-        self,
-        engine: Engine,
-        file: GraphFile,
-        weights: PackedWeights | None,
-        may_loop: bool,
+        self, engine: Engine, file: GraphFile, weights: PackedWeights | None
     ) -> None:
         graph = engine.compile(file)
         self.inputs, self.outputs = graph.inputs, graph.outputs
-        self.is_foreseeable = not may_loop
         super().__init__(
             lambda threads: engine.compile(file, threads=threads, weights=weights),
             graph,
@@ -166,34 +161,31 @@ class LiteRtRegions:
         graph = operation.value(0)
         contents = _contents(graph)
         shapes = _own_shapes(contents, _given(operation))
-        is_open = any(each.shape is None for each in operation.outputs)
         is_surprising = runnable.may_surprise(contents)
-        checks_shapes = is_surprising and not is_open and runnable.calls(contents)
-        is_surprising &= not checks_shapes
-        if is_surprising and not self._is_settled(contents, shapes):
+        is_recorded = all(each.shape is not None for each in operation.outputs)
+        is_checked = is_surprising and is_recorded and runnable.calls(contents)
+        is_unknown = is_surprising and not is_checked
+        if is_unknown and not self._is_settled(contents, shapes):
             self._surprising.add(id(graph))
             weakref.finalize(graph, self._surprising.discard, id(graph))
             return None
         try:
-            return self._compiled(graph.nbytes, contents, shapes, checks_shapes)
+            return self._compiled(graph.nbytes, contents, shapes, is_checked=is_checked)
         except NoElementsError:  # there can only be LiteRT's own memory for it
             return None
 
     def _compiled(
-        self,
-        nbytes: int,
-        contents: Contents,
-        shapes: Sequence[Shape],
-        checks_shapes: bool = False,
+        self, nbytes: int, contents: Contents, shapes: Sequence[Shape], **ends: Any
     ) -> RegionKernel:
         """Return the graph of a file of ``nbytes``, or of a part of it."""
-        file = self._file(contents, shapes, checks_shapes=checks_shapes)
+        file = self._file(contents, shapes, **ends)
         weights = None
         if nbytes >= WORTH_SHARING_BYTES:
             key = weights_key(os.urandom(16), self._version)
             weights = PackedWeights(key)
-        may_loop = runnable.calls(contents, "WHILE")
-        return RegionKernel(self._engine, file, weights, may_loop)
+        kernel = RegionKernel(self._engine, file, weights)
+        kernel.is_foreseeable = not runnable.calls(contents, "WHILE")
+        return kernel
 
     def _is_settled(self, contents: Contents, shapes: Sequence[Shape]) -> bool:
         """Return whether the shapes of outputs follow from the inputs'.
