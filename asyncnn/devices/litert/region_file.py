@@ -6,8 +6,7 @@ only those whose fields were all checked; what has others is written anew. Tenso
 cross a barrier are copied by an operator of the head, and those behind it, which read
 the copies, are written anew, too. So are outputs copied that LiteRT would not write
 to: inputs, constants, and those that a graph lists before. Large weights lie apart
-(`graph_file`). Graphs that others run have barriers, too, so that loops stop within a
-turn; those that nothing runs are left empty.
+(`graph_file`). Graphs that others run have barriers, too; what nothing runs is empty.
 
 Where lengths follow from a run alone, as behind loops, outputs are copied by operators
 that fail unless lengths are as recorded: LiteRT would leave the rest of a longer array.
@@ -149,10 +148,10 @@ class _Head:
         self, graph: Graph, shapes: dict[int, Shape], speeds: Speeds | None
     ) -> Place:
         file, survey = self._file, graph.survey
-        if survey is not None:
-            tensors = self._surveyed(graph, survey, shapes)
-        else:
+        if survey is None:
             tensors = self._tensors(graph, shapes)
+        else:
+            tensors = self._surveyed(graph, survey, shapes)
         steps = self._steps(graph, shapes, tensors, speeds)
         inputs, outputs = list(graph.inputs), list(graph.outputs)
         if survey is None:
@@ -164,11 +163,12 @@ class _Head:
                     inputs[position] = len(tensors)
                     tensors.append(place)
             unmade = {e.index for e in graph.tensors if e.stored is not None}
-            # Inputs of graphs that others run are copied by these.
-            unmade.update(() if graph.index else graph.inputs)
             is_checked = self._is_checked and not graph.index
             for position, index in enumerate(outputs):
-                if is_checked or index in unmade:
+                # LiteRT's loops copy what changes places over what is yet to be copied.
+                is_same = graph.index and [index] == inputs[position : position + 1]
+                is_moved = index in graph.inputs and not is_same
+                if is_checked or is_moved or index in unmade:
                     read, code = [index], self._adding + 1
                     if is_checked:
                         wanted = graph.tensors[index].shape
@@ -200,8 +200,8 @@ class _Head:
         """
         code, place = self._adding + 2, self._integers(len(shape))
         wanted, one = [self._constant(each, tensors) for each in (shape, (0,))]
-        if not shape:
-            return [], wanted  # RESHAPE counts elements
+        if not shape:  # RESHAPE counts elements
+            return [], wanted
         of_int32 = _SHAPE_OPTIONS, self._file.table(((0, "b", _INT32),))
         steps = [self._added(code, [index], place, tensors, of_int32)]
         for read in [len(tensors) - 1, wanted], [one, len(tensors)]:

@@ -144,6 +144,21 @@ async def test_other_devices_run_the_translation(name: str) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+async def test_values_may_change_places(device: Device, first: int) -> None:
+    i, x, y, outputs = i32(1), f32(3), f32(3), [i32(1), f32(3), f32(3)]
+    a, b, c, j = i32(1), f32(3), f32(3), i32(1)
+    body = G([add(a, const([1]), j)], [a, b, c], [j, c, b])
+    test = less_than(3, f32(3), f32(3))
+    file = write([while_([i, x, y], outputs)], [i, x, y], outputs, test, body)
+    prepared = await device.prepare(load(file))
+    # LiteRT's own interpreter copies one over the other, which is copied then.
+    given = [np.array([first], np.int32), np.array([1, 2, 3], F32), np.zeros(3, F32)]
+    _, one, other = (await prepared.run(given)).values()
+    wanted = given[1:] if first else given[:0:-1]
+    np.testing.assert_array_equal([one, other], wanted)
+
+
 @pytest.mark.parametrize("recorded", [(5, 3), (3, 4), (2, 3), (12,)])
 async def test_lengths_other_than_recorded_are_an_error(
     device: Device, recorded: tuple[int, ...]
