@@ -199,9 +199,9 @@ class NewShapes:
         :raises DeviceUnavailableError: as `Scheduler.submit`.
         :raises MissedDeadlinePersistentError: likewise.
         """
-        executable = work._executable
-        shapes = input_shapes(executable.program, work._request)
-        if executable.program.known_plan(shapes) is not None:
+        executable, program = work._executable, work._executable.program
+        shapes = input_shapes(program, work._request)
+        if program.known_plan(shapes) or program.plan_at_once(shapes):
             return False
         plan = PlanWork(
             executable, shapes, work, lambda error: self._planned(work, error)

@@ -59,6 +59,7 @@ def run_dynamic_step(
     computed: Sequence[Array] | InterruptibleRun
     is_dependent = kernels.is_data_dependent(operation.type)
     if is_dependent:
+        infer_shapes(operation)  # for what it checks
         computed = kernels.compute(operation)
     else:
         computed = _prepare_and_run(operation, step, slots, grow)

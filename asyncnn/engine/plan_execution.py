@@ -242,7 +242,7 @@ class PlanExecution:
 
         Without ``may_pause`` the first step is not left for later.
         """
-        calls, steps = bound.calls, bound.plan.steps
+        calls, steps, program = bound.calls, bound.plan.steps, self._program
         first = bound.position
         yielder = self._yielder
         for position in range(first, len(calls)):
@@ -272,10 +272,12 @@ class PlanExecution:
                 elif not run_dynamic_step(
                     *(step, bound.slots, bound.plan.subgraph.operands),
                     partial(self._run_elsewhere, pause=pause),
-                    partial(bound.grow, self._program.most_bytes),
+                    partial(bound.grow, program.most_bytes),
                 ):
                     return False
-                elif has_learnt_shapes(step.operation):
+                elif step is self._program.open_step or has_learnt_shapes(
+                    step.operation
+                ):
                     self._program.forget(bound.plan)
             except AsyncnnError:
                 raise

@@ -8,10 +8,12 @@ from typing import Self, TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.engine.delegation import Delegate
+from asyncnn.engine.arena import ArenaLayout
+from asyncnn.engine.delegation import Delegate, Step
 from asyncnn.engine.plan import (
     CONSTANT_LIFETIMES,
     Plan,
+    assembled,
     bound_operand,
     building_plan,
     constant_array,
@@ -60,6 +62,9 @@ MAX_SMALL_PLANS = 256
 A model of texts has as many as these have lengths.
 """
 
+MAX_LEARNT = 4096
+"""Input shapes that are kept of those whose runs have shown all other shapes."""
+
 
 class Program:
     """A validated model with everything that is prepared once. Thread-safe.
@@ -73,8 +78,9 @@ class Program:
     claims it computes; ``identity`` is the model's in caches. The plan for
     declared shapes is its ``fixed_plan`` once it is there, if it is fixed. ``idle`` are
     the workspaces that nobody uses, by the identity of their plans, to be taken and
-    given back by any thread: operations of one deque need no lock. One that
-    ``makes_way`` shares nothing of an engine with those that do not.
+    given back by any thread: operations of one deque need no lock. An ``open_step`` is
+    all of a model whose runs teach its shapes. One that ``makes_way`` shares nothing of
+    an engine with those that do not.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -103,6 +109,8 @@ class Program:
         self.idle: dict[int, deque[Workspace]] = {}
         self.declared_shapes = _declared_shapes(model.main)
         self._main: Plan | None = None
+        self.open_step: Step | None = None
+        self._learnt: set[InputShapes] = set()
         self.fixed_plan: Plan | None = None
         self._records = dict(records or {})
         self.makes_way = makes_way
@@ -139,24 +147,46 @@ class Program:
         So they refuse it now, and load it now.
         """
         constants = self._regions.setdefault(MAIN, {})
+        is_alone = len(subgraph.operations) == 1
 
         def bound(index: int) -> BoundOperand:
             operand = subgraph.operands[index]
-            is_constant = operand.lifetime in CONSTANT_LIFETIMES
-            if is_constant and isinstance(operand.type, ExtensionOperandType):
+            is_region = isinstance(operand.type, ExtensionOperandType)
+            if operand.lifetime in CONSTANT_LIFETIMES and (is_region or is_alone):
                 constants[index] = constant_array(self.model, operand)
             shape = None if has_unknown_dimensions(operand) else operand.dimensions
             return bound_operand(operand, shape, constants.get(index))
 
         for operation in subgraph.operations:
             if may_learn_shapes(operation.type):
-                inputs = tuple(map(bound, operation.inputs))
-                outputs = tuple(map(bound, operation.outputs))
+                operands = operation.inputs, operation.outputs
+                inputs, outputs = (tuple(map(bound, indexes)) for indexes in operands)
                 type_ = operation_type(operation.type)
                 whole = BoundOperation(type_, inputs, outputs)
+                whole = replace(whole, makes_way=self.makes_way)
                 with suppress(ValueNeededError):
-                    infer_shapes(replace(whole, makes_way=self.makes_way))
+                    infer_shapes(whole)
+                if is_alone:
+                    self.open_step = Step(0, whole, *operands, None)
             yield
+
+    def plan_at_once(self, shapes: InputShapes) -> Plan | None:
+        """Return a plan that leaves everything to its run, and takes no time to make.
+
+        None if only that of several steps will do, or runs have shown all shapes.
+        """
+        step, main = self.open_step, self.model.main
+        if step is None or shapes in self._learnt:
+            return None
+        given = dict(zip(main.input_indexes, shapes, strict=True))
+        constants = self._regions[MAIN]
+        known = [
+            constants[index].shape if index in constants else given.get(index)
+            for index in range(len(main.operands))
+        ]
+        plan = assembled(main, known, constants, (step,), ArenaLayout({}, 0))
+        with self._lock:
+            return self._add(plan, shapes, MAIN)
 
     @property
     def is_straight(self) -> bool:
@@ -229,6 +259,9 @@ class Program:
 
         :raises GeneralFailureError: if it cannot be prepared for these shapes.
         """
+        at_once = self.plan_at_once(shapes) if number == MAIN else None
+        if at_once is not None:
+            return at_once
         subgraph = self.subgraph(number)
         record = self._records.get(number)
         # Subgraphs may differ in nothing but the values of their constants.
@@ -298,6 +331,10 @@ class Program:
         with self._lock:
             for key in [key for key, kept in self._plans.items() if kept is plan]:
                 self._drop(key)
+                if self.open_step in plan.steps:
+                    self._learnt.add(key[1])
+            if len(self._learnt) > MAX_LEARNT:
+                self._learnt.clear()
 
     def acquire(self, plan: Plan) -> Workspace:
         """Take an idle workspace of ``plan``, or allocate one."""
