@@ -133,7 +133,8 @@ class IBinding(Protocol):
         and shapes, and outputs' are writable. None if the model or one of
         ``tensors``, which may be no arrays, needs more than that. All that
         ``are_usual`` are aligned arrays of one set of dtypes and shapes, so that only
-        the first ones are looked at.
+        the first ones are looked at. A device of this process makes all outputs itself
+        where a list has None for them, and puts them there.
         """
 
     def launch(

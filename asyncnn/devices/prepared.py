@@ -307,26 +307,40 @@ class InProcessPreparedModel(BasePreparedModel):
             self._usual = Execution((), (), (), self._executable, plan, ())
         return Execution((), (), (), self._executable, plan, arrays)
 
-    def _bind_open(self, tensors: Sequence[object]) -> Request | None:
+    def _bind_open(self, tensors: Sequence[Any]) -> Request | None:
         """Return a request by the plan for the lengths of inputs; None without one."""
-        count = len(self._program.model.main.input_indexes)
-        inputs, spaces = tensors[:count], tensors[count:]
-        if any(type(tensor) is not np.ndarray for tensor in tensors):
+        program, arrays = self._program, [*tensors]
+        spaces = arrays[len(program.model.main.input_indexes) :]
+        del arrays[-len(spaces) :]
+        if any(type(array) is not np.ndarray for array in arrays):
             return None
-        arrays = cast("list[Array]", list(inputs))
-        plan = self._program.known_plan(tuple(array.shape for array in arrays))
-        if plan is None or not plan.is_fixed or len(spaces) != len(plan.outputs):
+        shapes = tuple(array.shape for array in arrays)
+        are_made = type(tensors) is list and all(space is None for space in spaces)
+        plan = program.known_plan(shapes)
+        if plan is None and are_made:
+            plan = program.plan_at_once(shapes)
+        if plan is None or len(tensors) != len(plan.ports):
             return None
-        # Where lengths are open, a space may have more elements than there are.
-        for port, space in zip(plan.outputs, cast("list[Array]", spaces), strict=True):
-            if space.nbytes < port.size_bytes:
+        is_open = are_made and program.open_step in plan.steps
+        if not (plan.is_fixed or is_open):
+            return None
+        for port, space in zip(plan.outputs, spaces, strict=True):
+            if are_made:
+                array = None if is_open else np.empty(port.shape or (), port.dtype)
+            elif type(space) is not np.ndarray or space.nbytes < port.size_bytes:
                 return None
-            assert port.shape is not None
-            arrays.append(space.reshape(-1)[: port.count].reshape(port.shape))
+            else:  # where lengths are open, it may have more elements than there are
+                array = space.reshape(-1)[: port.count].reshape(port.shape or ())
+            arrays.append(array)
         for array, port in zip(arrays, plan.ports, strict=True):
+            if array is None:
+                continue
             flags = array.flags
             if array.dtype != port.dtype or not (flags.c_contiguous and flags.aligned):
                 return None
+        if are_made:
+            tensors[:] = arrays  # type: ignore[index]
+            arrays = cast("list[Any]", tensors)
         return Execution((), (), (), self._executable, plan, arrays)
 
     def create_reusable_execution(self, request: Request) -> Request:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from asyncnn.callbacks import Completion, ExecutionResult, outcome_of
 from asyncnn.deadlines import format_duration, lateness
@@ -37,6 +37,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
+    OutputShape,
     OutputShapes,
     Request,
     Timing,
@@ -214,10 +215,16 @@ class Run(RunFields, Work, Completion):
         if self.decision is not None:
             self._deliver(computed)
         if self._arrays is not None:
-            self._shapes = plan.known_outputs
+            self._shapes = plan.known_outputs or self._handed_over(computed)
         else:
             self._shapes = store_outputs(plan, self._request, self._places, computed)
         return True
+
+    def _handed_over(self, computed: Sequence[Array]) -> OutputShapes:
+        """Put outputs whose shapes only a run shows where its caller finds them."""
+        arrays = cast("list[Array]", self._arrays)
+        arrays[len(self._plan.inputs) :] = computed
+        return tuple(OutputShape(array.shape, True) for array in computed)
 
     def _report_run(self) -> None:
         CPUEXE("run", operations=names_of(self._plan))

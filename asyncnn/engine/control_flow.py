@@ -74,10 +74,10 @@ def run_dynamic_step(
     return True
 
 
-def has_learnt_shapes(operation: BoundOperation) -> bool:
-    """Return whether an operation without a plan for its shapes can have one now."""
-    may_learn = kernels.may_learn_shapes(operation.type)
-    return may_learn and None not in infer_shapes(operation)
+def has_learnt_shapes(step: Step, slots: Slots) -> bool:
+    """Return whether a step that has run without a plan for its shapes can have one."""
+    may_learn = kernels.may_learn_shapes(step.operation.type)
+    return may_learn and None not in infer_shapes(_with_values(step, slots))
 
 
 def store(

@@ -333,6 +333,8 @@ class Program:
                 self._drop(key)
                 if self.open_step in plan.steps:
                     self._learnt.add(key[1])
+                else:
+                    self._learnt.discard(key[1])
             if len(self._learnt) > MAX_LEARNT:
                 self._learnt.clear()
 

@@ -11,7 +11,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from copy import copy
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -129,6 +129,8 @@ class PreparedModel:
             launch=launcher_of(hal),
         )
         self._take = self._target.space.taker(self._target.check)
+        is_open = not self._target.space.is_fixed
+        self._makes_outputs = direct is not None and is_local and is_open
         self._in_flight = InFlight(max_in_flight)
 
     async def run(
@@ -191,18 +193,26 @@ class PreparedModel:
             await in_flight.wait(options.deadline)
         try:
             outputs: Outputs | None
+            tensors: Any
             if taken is not None:
                 tensors, outputs = taken
             else:
                 arrays = await target.converted(inputs) if usual is None else usual
                 outputs = space.allocate() if given is None and space.is_fixed else None
-                made = target.spaces(given) if outputs is None else outputs.values()
-                tensors = (*arrays, *made)
+                tensors = [*arrays]
+                if outputs is not None:
+                    tensors += outputs.values()
+                elif given is None and self._makes_outputs and path == "async":
+                    tensors += [None] * len(self.outputs)
+                else:
+                    tensors += target.spaces(given)
             is_usual = taken is not None or not (usual is None or outputs is None)
             launch_on, end, split = self._launch_on, None, len(self.inputs)
             if launch_on is not None and path == "async":
                 end = launch_on(tensors, options, is_usual)
             if end is None:
+                if tensors[-1] is None:
+                    tensors[split:] = target.spaces(None)
                 request = target.build_request(tensors[:split], tensors[split:])
                 end = self._carry(path)(request, options)
             result = await end
