@@ -114,6 +114,7 @@ class Program:
         self.fixed_plan: Plan | None = None
         self._records = dict(records or {})
         self.makes_way = makes_way
+        self._widened: Plan | None = None
         self._regions: dict[int, dict[int, Array]] = {}
         self._threads = 1
         self.most_bytes: int | None = None
@@ -225,6 +226,15 @@ class Program:
         with self._lock:
             self._threads = threads
             plans = [plan for key, plan in self._plans.items() if key[0] == MAIN]
+        if self.open_step is not None and plans:
+            # What it has of the engine serves runs of all lengths that have no plan.
+            shapes, regions = (
+                tuple(port.shape for port in plans[-1].inputs),
+                self._regions[MAIN],
+            )
+            of_main = self.model, self.model.main, shapes, self.delegate, b"", regions
+            self._widened = yield from building_plan(*of_main, makes_way=self.makes_way)
+            plans.append(self._widened)
         for plan in plans:
             for kernel in _engine_kernels(plan):
                 yield
@@ -403,7 +413,7 @@ class Program:
         with self._lock:
             kept = list(self.idle.values())
             plans = list(self._plans.values())
-            self._threads = 1
+            self._threads, self._widened = 1, None
         trimmed: list[Workspace] = []
         for idle in kept:
             with suppress(IndexError):  # others may have taken some

@@ -158,12 +158,15 @@ class OnnxRegions:
         :raises AsyncnnError: as `prepare`.
         """
         session = self._sessions.of(operation)
-        graph = _OpenGraph(
-            _SessionCall(self._library, session, signature_of(operation, session))
-        )
-        return InterruptibleRun(
-            graph.run, graph.interrupt, graph.clear_interrupt, may_pause=False
-        )
+        call = SessionCall(self._library, session, signature_of(operation, session))
+        graph = _OpenGraph(call)
+
+        def spread(threads: int) -> None:
+            # To make a session takes long: only one that is there already.
+            call.use(self._sessions.found(operation, threads) or session)
+
+        ends = graph.interrupt, graph.clear_interrupt, spread
+        return InterruptibleRun(graph.run, *ends, may_pause=False)
 
 
 class _RegionKernel(GraphKernel):
@@ -183,7 +186,7 @@ class _RegionKernel(GraphKernel):
         self.is_foreseeable = not session.traits.may_loop
 
         def graph_on(session: RegionSession) -> CompiledGraph:
-            call = _SessionCall(library, session, signature)
+            call = SessionCall(library, session, signature)
             return _SessionGraph(call, expected_for)
 
         super().__init__(
@@ -238,7 +241,7 @@ class _Values:
             self._library.release("Value", made)
 
 
-class _SessionCall:
+class SessionCall:
     """What all runs of a graph on a session have in common."""
 
     def __init__(
@@ -247,8 +250,7 @@ class _SessionCall:
         session: RegionSession,
         signature: SessionSignature,
     ) -> None:
-        self.library = library
-        self.session, self.signature = session, signature
+        self.library, self.signature = library, signature
         self.options = _RunOptions(library)
         self.arrays = [array for _, array in signature.constants]  # they lie there
         self.shapes = tuple(array.shape for array in self.arrays)
@@ -259,8 +261,13 @@ class _SessionCall:
         ports += [argument.port for argument, _ in signature.constants]
         names = [*[port.name for port in ports], *session.tables]
         self._input_names = _words(names)
-        self.given = [*self.constants.made, *session.tables.values()]
         self._output_names = _words([port.name for port in session.outputs])
+        self.use(session)
+
+    def use(self, session: RegionSession) -> None:
+        """Run on this session of the graph, whatever its threads."""
+        self.session = session
+        self.given = [*self.constants.made, *session.tables.values()]
 
     def words(self, inputs: Any, outputs: Any) -> tuple[int, ...]:
         """Return the words to call ``Run`` with, for arrays of tensors."""
@@ -279,11 +286,11 @@ class _SessionGraph(JobSegment, CompiledGraph):
     as the graph says or runs have had them; None if there are no others.
     """
 
-    def __init__(self, call: _SessionCall, expected_for: InputShapes | None) -> None:
+    def __init__(self, call: SessionCall, expected_for: InputShapes | None) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
         self._learnt, self._expected_for = call.session.learnt, expected_for
         self._signature = signature = call.signature
-        self._call: _SessionCall | None = call
+        self._call: SessionCall | None = call
         self._options = call.options  # there may be a late word to these
         self._library = library = call.library
         self.inputs = tuple(map(_tensor, signature.inputs))
@@ -323,7 +330,7 @@ class _SessionGraph(JobSegment, CompiledGraph):
 class _OpenGraph(PythonSegment, CompiledGraph):
     """A region whose outputs ONNX Runtime allocates; for one run."""
 
-    def __init__(self, call: _SessionCall) -> None:
+    def __init__(self, call: SessionCall) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
         self._call = call
         CompiledGraph.__init__(self)

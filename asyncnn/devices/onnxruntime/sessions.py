@@ -353,6 +353,10 @@ class RegionSessions:
             self._sessions[threads, makes_way] = made
             return made
 
+    def found(self, threads: int, *, makes_way: bool) -> RegionSession | None:
+        """Return the session for so many threads if there is one."""
+        return self._sessions.get((threads, makes_way))
+
 
 class Sessions:
     """All graphs of a process that are in use, each of them once."""
@@ -404,6 +408,13 @@ class Sessions:
             content, threads, makes_way=makes_way, graph=graph
         )
         return known.session
+
+    def found(self, operation: BoundOperation, threads: int) -> RegionSession | None:
+        """Return the session for so many threads if there is one."""
+        known = self._known.get(id(operation.input(0).value))
+        if known is None or known.source() is not operation.input(0).value:
+            return None
+        return known.region.found(threads, makes_way=operation.makes_way)
 
     def _region(self, content: Array | bytes, traits: Traits) -> RegionSessions:
         """Return the graph of a file; a copy is of one that may be changed.

@@ -1,7 +1,8 @@
 """Graphs with open lengths run on one session, planned once for each length."""
 
 import asyncio
-from itertools import cycle
+import gc
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ from onnx import helper
 
 from asyncnn import Device, load, logs, open_device
 from asyncnn.devices import DeviceSettings, executable
+from asyncnn.devices.onnxruntime.session_graphs import SessionCall
 from asyncnn.devices.onnxruntime.sessions import RegionSession
 from asyncnn.engine import program
+from asyncnn.engine.plan_execution import RUNS_WORTH_A_PLAN
 from asyncnn.engine.program import MAX_PLANS, MAX_SMALL_PLANS
 from asyncnn.execution import IInProcess
 from asyncnn.hal.errors import GeneralFailureError
@@ -67,7 +70,7 @@ async def test_lengths_that_have_run_are_not_planned_again(
                 outputs = await prepared.run([np.ones((rows, 3), F32)])
                 assert outputs["y1"].tolist() == [3 * rows]
 
-        for _ in range(2):  # the first tells the shapes of outputs
+        for _ in range(RUNS_WORTH_A_PLAN + 1):  # the first need none
             await run_all()
         logs.set_tags("compilation")
         try:
@@ -145,7 +148,7 @@ async def test_lengths_that_have_run_are_bound_to_arrays() -> None:
         hal = prepared.hal
         assert isinstance(hal, IInProcess)
         assert hal.bind([x, space]) is None
-        for _ in range(2):
+        for _ in range(RUNS_WORTH_A_PLAN + 1):
             await prepared.run([x])
         assert hal.bind([x, np.empty(11, F32)]) is None
         bound = hal.bind([x, space])
@@ -161,13 +164,63 @@ def doubled() -> bytes:
     return graph([node], [("x", FLOAT, lengths)], [("y", FLOAT, ["m", "n"])])
 
 
+async def test_outputs_last_longer_than_the_device() -> None:
+    x = np.arange(12, dtype=F32).reshape(3, 4)
+    async with open_device("onnxruntime") as device:
+        prepared = await device.prepare(load(doubled()))
+        runs = range(RUNS_WORTH_A_PLAN + 2)
+        results = [(await prepared.run([x]))["y"] for _ in runs]
+    del prepared, device
+    gc.collect()
+    for number, result in enumerate(results):
+        np.testing.assert_array_equal(result, 2 * x)
+        result[...] = number
+    assert [result.max() for result in results] == list(runs)
+
+
+async def test_an_input_that_is_an_output_is_copied() -> None:
+    ends = [("x", FLOAT, ["n"]), ("y", FLOAT, ["n"])]
+    node = helper.make_node("Relu", ["x"], ["y"])
+    prepared_of = load(graph([node], ends[:1], ends))
+    async with open_device("onnxruntime") as device:
+        prepared = await device.prepare(prepared_of)
+        for _ in range(RUNS_WORTH_A_PLAN + 2):
+            x = np.array([-1, 2], F32)
+            outputs = await prepared.run([x])
+            assert not np.shares_memory(outputs[0], x)
+            np.testing.assert_array_equal(outputs[0], x)
+            assert outputs[1].tolist() == [0, 2]
+
+
+async def test_outputs_of_any_size_take_one_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with open_device("onnxruntime") as device:
+        prepared = await device.prepare(load(doubled()))
+        logs.set_tags("execution")
+        try:
+            for rows in (1, 10_000, 100, 10_000):
+                await prepared.run([np.ones((rows, 4), F32)])
+        finally:
+            logs.set_tags("")
+    assert caplog.text.count("done") == 4
+
+
+@pytest.mark.parametrize("are_known", [True, False])
 async def test_open_lengths_have_several_threads_as_fixed_ones_have(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, are_known: bool
 ) -> None:
     monkeypatch.setattr(executable, "WORTH_SPREADING_NS", 0)
     monkeypatch.setattr(executable, "WORTH_SPREADING_NS", 0)
     made = RegionSession.__init__
     threads: list[int] = []
+    used: set[int] = set()
+    call = SessionCall.use
+
+    def use(run: Any, session: RegionSession) -> None:
+        used.add(id(session))
+        call(run, session)
 
     def remember(
         session: RegionSession, library: Any, content: bytes, *rest: Any
@@ -176,13 +229,14 @@ async def test_open_lengths_have_several_threads_as_fixed_ones_have(
         made(session, library, content, *rest)
 
     monkeypatch.setattr(RegionSession, "__init__", remember)
+    monkeypatch.setattr(SessionCall, "use", use)
     settings = DeviceSettings(lanes=2, inline_below_us=0)
     async with open_device("onnxruntime", settings=settings) as device:
         prepared = await device.prepare(load(doubled()))
         async with asyncio.timeout(30):
-            for rows in cycle(range(1, 4)):
+            for rows in cycle(range(1, 4)) if are_known else count(1):
                 x = np.full((rows, 4), rows, F32)
                 np.testing.assert_array_equal((await prepared.run([x]))["y"], 2 * x)
-                if 2 in threads:
+                if 2 in threads and len(used) == 2:
                     break
     assert threads == [1, 2]
