@@ -174,7 +174,7 @@ class Program:
     def plan_at_once(self, shapes: InputShapes) -> Plan | None:
         """Return a plan that leaves everything to its run, and takes no time to make.
 
-        None if only that of several steps will do, or runs have shown all shapes.
+        None if it takes several steps to make, or runs have shown all shapes.
         """
         step, main = self.open_step, self.model.main
         if step is None or shapes in self._learnt:

@@ -102,7 +102,7 @@ class Workspace:
     ``slots`` holds the array of every operand that stays in place, by operand index:
     constants and temporaries of known shape. A straight plan has ``own_calls``, which
     `bind` sets to arrays, and a ``job`` if an engine in C computes all of it. ``runs``
-    counts those of steps that were prepared for one run.
+    counts steps that were prepared for one run.
     """
 
     def __init__(self, plan: Plan) -> None:
