@@ -24,16 +24,15 @@ from asyncnn.engine.workspace import Workspace
 from asyncnn.extensions import NO_EXTENSIONS, Extensions, check_extended
 from asyncnn.hal.errors import AsyncnnError, check_memory
 from asyncnn.hal.operands import ExtensionOperandType, has_unknown_dimensions, is_scalar
+from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import (
     Array,
     BoundOperand,
     BoundOperation,
-    OperationFailedError,
     Shape,
     ValueNeededError,
 )
-from asyncnn.hal.operations.check import infer_shapes, takes_other_lengths
-from asyncnn.hal.types import Model, OperandLifeTime, Subgraph
+from asyncnn.hal.types import Model, Subgraph
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.kernels.kernel import EngineKernel
 from asyncnn.kernels.registry import may_learn_shapes
@@ -107,7 +106,7 @@ class Program:
         self._lock = threading.Lock()
         self._plans: OrderedDict[tuple[int, InputShapes], Plan] = OrderedDict()
         self.idle: dict[int, deque[Workspace]] = {}
-        self.declared_shapes = _declared_shapes(model.main)
+        self.declared_shapes = declared_shapes(model.main)
         self._main: Plan | None = None
         self.open_step: Step | None = None
         self._learnt: set[InputShapes] = set()
@@ -132,7 +131,7 @@ class Program:
         """
         self.most_bytes = most_bytes
         for number in range(MAIN, len(self.model.referenced)):
-            shapes = _declared_shapes(self.subgraph(number))
+            shapes = declared_shapes(self.subgraph(number))
             is_put_off = self.delegate is None and number in self._records
             if shapes is not None and not is_put_off:
                 yield from self.planning(shapes, number)
@@ -277,7 +276,7 @@ class Program:
         # Subgraphs may differ in nothing but the values of their constants.
         identity = self.identity and b"%d %b" % (number, self.identity)
         with building_large() if self.is_large else nullcontext():
-            if record is not None and shapes == _declared_shapes(subgraph):
+            if record is not None and shapes == declared_shapes(subgraph):
                 plan = yield from restoring_plan(
                     *(self.model, subgraph, record(), self.delegate, identity),
                     makes_way=self.makes_way,
@@ -301,7 +300,7 @@ class Program:
         """Return the plans for declared shapes, by the number of their subgraph."""
         records = {}
         for number in range(MAIN, len(self.model.referenced)):
-            shapes = _declared_shapes(self.subgraph(number))
+            shapes = declared_shapes(self.subgraph(number))
             if shapes is not None:
                 records[number] = record_of(self.plan(shapes, number))
         return records
@@ -462,54 +461,7 @@ def subgraph_of(model: Model, number: int) -> Subgraph:
     return model.main if number == MAIN else model.referenced[number]
 
 
-def refuses_lengths(model: Model, shapes: InputShapes | None = None) -> bool:
-    """Return whether an operation refuses the lengths that it gets, and takes others.
-
-    They follow from the main graph's inputs: ``shapes``, or the declared ones.
-    """
-    main = model.main
-    given = _declared_shapes(main) if shapes is None else shapes
-    known = {
-        index: () if is_scalar(operand.type) else operand.dimensions
-        for index, operand in enumerate(main.operands)
-        if is_scalar(operand.type) or not has_unknown_dimensions(operand)
-    }
-    known |= {
-        index: shape
-        for index, shape in zip(main.input_indexes, given or (), strict=False)
-        if shape is not None
-    }
-
-    def bound(index: int) -> BoundOperand:
-        operand = main.operands[index]
-        is_constant = operand.lifetime in CONSTANT_LIFETIMES
-        value = constant_array(model, operand) if is_constant else None
-        return bound_operand(operand, known.get(index), value)
-
-    for operation in main.operations:
-        try:
-            whole = BoundOperation(
-                operation_type(operation.type),
-                tuple(
-                    bound(index)
-                    if main.operands[index].lifetime != OperandLifeTime.NO_VALUE
-                    else None
-                    for index in operation.inputs
-                ),
-                tuple(map(bound, operation.outputs)),
-            )
-            inferred = infer_shapes(whole)
-        except OperationFailedError:
-            return takes_other_lengths(whole)
-        except Exception:  # only a run shows it, or it is of an unknown extension
-            continue
-        for index, shape in zip(operation.outputs, inferred, strict=True):
-            if shape is not None:
-                known[index] = shape
-    return False
-
-
-def _declared_shapes(subgraph: Subgraph) -> InputShapes | None:
+def declared_shapes(subgraph: Subgraph) -> InputShapes | None:
     """Return the input shapes if the model fixes them all."""
     operands = [subgraph.operands[index] for index in subgraph.input_indexes]
     if any(

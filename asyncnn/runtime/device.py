@@ -253,7 +253,7 @@ def _hint_of_lengths(named: NamedModel) -> str:
     """Return what to do if the lengths of a file's example are why it is refused."""
     if not named.open_shapes:
         return ""
-    from asyncnn.engine.program import refuses_lengths
+    from asyncnn.engine.lengths import refuses_lengths
 
     is_why = refuses_lengths(named.model)
     return hint_of_open_shapes(named.open_shapes) if is_why else ""

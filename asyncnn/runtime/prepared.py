@@ -129,6 +129,7 @@ class PreparedModel:
             launch=launcher_of(hal),
         )
         self._take = self._target.space.taker(self._target.check)
+        # Those whose lengths only a run shows are made by a device of this process.
         is_open = not self._target.space.is_fixed
         self._makes_outputs = direct is not None and is_local and is_open
         self._in_flight = InFlight(max_in_flight)
@@ -199,13 +200,11 @@ class PreparedModel:
             else:
                 arrays = await target.converted(inputs) if usual is None else usual
                 outputs = space.allocate() if given is None and space.is_fixed else None
-                tensors = [*arrays]
-                if outputs is not None:
-                    tensors += outputs.values()
-                elif given is None and self._makes_outputs and path == "async":
-                    tensors += [None] * len(self.outputs)
+                if given is None and self._makes_outputs and path == "async":
+                    tensors = [*arrays, *[None] * len(self.outputs)]
                 else:
-                    tensors += target.spaces(given)
+                    made = target.spaces(given) if outputs is None else outputs.values()
+                    tensors = [*arrays, *made]
             is_usual = taken is not None or not (usual is None or outputs is None)
             launch_on, end, split = self._launch_on, None, len(self.inputs)
             if launch_on is not None and path == "async":
@@ -408,8 +407,7 @@ class PreparedModel:
         if not self.states:
             raise no_state(self._model)
         model = self._sessions or self._shared_by_sessions()
-        kept = model.kept
-        given = kept.first if state is None else kept.checked(state)
+        given = model.kept.first if state is None else model.kept.checked(state)
         session = Session(model, self._carry, given, path, checkpoint)
         return Opening("session", OpeningSession(session))
 
@@ -430,11 +428,8 @@ class PreparedModel:
             local=None,
         )
         opened._launch_on = opened._take = None
-        first = {
-            state.info.name: state.first_value()
-            for state in self._model.kept
-            if has_fixed_shape(state.info)
-        }
+        kept = [each for each in self._model.kept if has_fixed_shape(each.info)]
+        first = {state.info.name: state.first_value() for state in kept}
         return opened, {after: before for before, after in model.pairs}, first
 
     def _shared_by_sessions(self) -> "SessionModel":
@@ -491,17 +486,15 @@ class PreparedModel:
         return elsewhere or isinstance(self.hal, IRecovering)
 
     def _carry(self, path: Path) -> Carry:
-        if self._forced is not None and path in ("async", "sync"):
-            path = self._forced
+        if path in ("async", "sync"):
+            path = self._forced or path
         if path == "async" or (path == "sync" and self._has_one_call):
-            if self._direct is not None:
-                return self._direct.launch
-            return partial(launched, self.hal)
+            return self._direct.launch if self._direct else partial(launched, self.hal)
         if path == "sync":
             return partial(executed_synchronously, self.hal)
         check_path(path)
         return partial(execute_fenced, self._target.launch)
 
     def __repr__(self) -> str:
-        names = [info.name for info in self.inputs]
-        return f"<PreparedModel {', '.join(names)} -> {[i.name for i in self.outputs]}>"
+        names, outputs = ([i.name for i in s] for s in (self.inputs, self.outputs))
+        return f"<PreparedModel {', '.join(names)} -> {outputs}>"

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 import numpy as np
 
-from asyncnn.engine.program import refuses_lengths
+from asyncnn.engine.lengths import refuses_lengths
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.input_files import NoRegularFileError, call_abandonable, in_one, open_input

@@ -4,12 +4,11 @@ Source: 1.0 to 1.3/types.hal (OperationType), AIDL OperationType.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from itertools import chain, islice, product
+from itertools import chain
 
 import msgspec
-from msgspec.structs import replace
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operands import (
@@ -19,13 +18,7 @@ from asyncnn.hal.operands import (
     ExtensionOperationType,
     is_extension_type,
 )
-from asyncnn.hal.operations.bound import (
-    BoundOperand,
-    BoundOperation,
-    OperationFailedError,
-    Shape,
-    ValueNeededError,
-)
+from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError, Shape
 from asyncnn.hal.operations.signature import (
     V1_0,
     V1_2,
@@ -300,38 +293,6 @@ def infer_shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
                 f"{operation.type.name}: an output of {size} bytes exceeds 32 bits"
             )
     return shapes
-
-
-_DIVISIBLE = 5040
-"""A length that many others divide."""
-
-_MOST_TRIED = 4096
-
-
-def takes_other_lengths(operation: BoundOperation) -> bool:
-    """Return whether shapes can be inferred with other lengths of what is not constant.
-
-    Tried are a long one, and the other inputs' where a length is 1.
-    """
-    inputs = operation.inputs
-    known = {n for each in inputs if each is not None for n in each.shape or ()}
-    long = _DIVISIBLE * (1 + max(known, default=0) // _DIVISIBLE)
-
-    def variants(operand: BoundOperand | None) -> Iterator[BoundOperand | None]:
-        yield operand
-        if operand is not None and operand.value is None and operand.shape:
-            lengths = [{n, long, *(known if n == 1 else ())} for n in operand.shape]
-            yield from (replace(operand, shape=each) for each in product(*lengths))
-
-    for tried in islice(product(*map(variants, inputs)), _MOST_TRIED):
-        try:
-            infer_shapes(replace(operation, inputs=tried))
-        except ValueNeededError:
-            return True
-        except Exception:  # an extension's rule raises anything
-            continue
-        return True
-    return False
 
 
 def _check_quantization(
