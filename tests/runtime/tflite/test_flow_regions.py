@@ -10,7 +10,11 @@ import pytest
 
 from asyncnn.devices import DeviceSettings
 from asyncnn.extensions.regions import region_of
-from asyncnn.hal.errors import GeneralFailureError, MissedDeadlineTransientError
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    MissedDeadlineTransientError,
+)
 from asyncnn.hal.types import Priority
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.device import Device
@@ -166,6 +170,15 @@ async def test_lengths_other_than_recorded_are_an_error(
     prepared = await device.prepare(region_of_tflite(from_buffer(joined(*recorded))))
     with pytest.raises(GeneralFailureError):
         await prepared.run([np.array([1], np.int32), np.ones((4, 3), F32)])
+
+
+def test_graphs_that_are_handed_other_types_are_no_region() -> None:
+    condition, x, y, a, b = boolean(1), f32(2, 3), f32(2, 3), i32(2, 3), i32(2, 3)
+    other = G([Op("NEG", [a], [b])], [a], [b])
+    operators = [if_([condition, x], [y])]
+    file = write(operators, [condition, x], [y], unary("NEG"), other)
+    with pytest.raises(InvalidArgumentError, match="other types"):
+        region_of_tflite(from_buffer(file))
 
 
 @pytest.mark.parametrize("signature", [None, "other"])
