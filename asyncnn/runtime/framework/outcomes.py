@@ -155,5 +155,5 @@ def begin(
     run = SteppedRun(model, request, options, report)
     run.begin(failure=failure)
     report.is_called = False
-    if not run.is_over:
+    if run.is_pending:
         callback.link_to_death(run.die)

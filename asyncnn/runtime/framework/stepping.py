@@ -104,7 +104,7 @@ class SteppedRun(IExecutionCallback):
         self._is_clean = True
         self._task: asyncio.Task[IPreparedModel] | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self.is_over = False
+        self.is_pending = True
         model.host.active.add(self)
 
     def begin(
@@ -142,16 +142,11 @@ class SteppedRun(IExecutionCallback):
             answer = replace(answer, is_left=True)
         if self._is_calling:
             self._answer = answer
-        elif self.is_over:
+        elif not self.is_pending:
             self._release()
         else:
             self._guarded(lambda: self._take(answer))
             self._advance()
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether it has not ended yet."""
-        return not self.is_over
 
     def die(self) -> None:
         """End soon: nobody waits for the outcome."""
@@ -166,7 +161,7 @@ class SteppedRun(IExecutionCallback):
 
     def _advance(self) -> None:
         """Execute partitions until one is not done within its call."""
-        while not self.is_over and not self._is_outstanding and self._task is None:
+        while self.is_pending and not self._is_outstanding and self._task is None:
             if self._index == len(self._model.steps):
                 self._end(_NONE, tuple(self._shapes), "")
             else:
@@ -397,14 +392,14 @@ class SteppedRun(IExecutionCallback):
             words = failure.reason or failure.status.name
             reason = f"{words}; nor can the CPU: {failure_of(error)}"
             self._end(failure.status, (), reason)
-        if self.is_over:
+        if not self.is_pending:
             self._release()
         self._advance()
 
     def _end(self, status: ErrorStatus, shapes: OutputShapes, reason: str) -> None:
-        if self.is_over:
+        if not self.is_pending:
             return
-        self.is_over = True
+        self.is_pending = False
         self._is_clean &= status is _NONE
         timing = NO_TIMING
         if status is _NONE and self._options.measure is MeasureTiming.YES:

@@ -113,7 +113,8 @@ class StartingModel(BufferUser, BasePreparedModel):
         :raises AsyncnnError: if it is not taken.
         """
         use = self.checked(request, is_fenced=False)
-        check_deadline(options.deadline)  # what is refused before touches no buffer
+        if options.deadline is not None:  # what is refused before touches no buffer
+            check_deadline(options.deadline)
         try:
             return self.start(request, options, use, notify)
         except AsyncnnError as error:
