@@ -11,14 +11,21 @@ import unittest
 import warnings
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
-from onnx.backend.test import BackendTest
+from onnx.backend.test import BackendTest, runner
 
 from asyncnn import onnx_backend
+from tests.runtime.onnx.kept_cases import load_model_tests, load_node_tests
+
+
+def _tests(kind: str) -> list[Any]:
+    return load_node_tests() if kind == "node" else load_model_tests(kind=kind)
 
 
 @cache
 def _all_of_them() -> list[type[unittest.TestCase]]:
+    runner.load_model_tests = _tests
     return list(BackendTest(onnx_backend, __name__).test_cases.values())
 
 

@@ -7,7 +7,6 @@ are in models, then with all of them.
 """
 
 import asyncio
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import onnx.numpy_helper
-from onnx.backend.test.loader import load_model_tests
 
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import AsyncnnError
@@ -25,6 +23,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import import_onnx
 from asyncnn.runtime.onnx.schema import OLDEST_OPSET
 from asyncnn.runtime.onnx.tensors import TYPE_NAMES
+from tests.runtime.onnx.kept_cases import load_node_tests
 
 HAL_TYPES = frozenset({"FLOAT", "FLOAT16", "INT32", "INT64", "BOOL", "UINT8", "INT8"})
 """Element types that HAL tensors can have; int64 as int32."""
@@ -63,9 +62,7 @@ class Judged:
 @cache
 def node_tests() -> Mapping[str, Any]:
     """Return the tests by name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {test.name: test for test in load_model_tests(kind="node")}
+    return {test.name: test for test in load_node_tests()}
 
 
 def operator_of(test: Any) -> str:
