@@ -47,6 +47,9 @@ async def check(
     framework = FrameworkSettings(
         fallback=fallback, moving_weight=choice.choice((0, 0, 0.001)), pause_s=0.01
     )
+    sets = [
+        (each, directly(graph, each)) for each in (graph.inputs, graph.other_inputs)
+    ]
     async with crippled_devices(choice, types, faults) as devices:
         given = [OpenDevice(f"d{k}", each) for k, each in enumerate(devices)]
         async with open_framework(
@@ -59,9 +62,9 @@ async def check(
             )
             for path in PATHS[:3] if is_open else PATHS:
                 async with prepared.runner(path) as run:
-                    for inputs in (graph.inputs, graph.other_inputs):
+                    for inputs, expected in sets:
                         outputs = await run(inputs)
-                        assert_same(list(outputs.values()), directly(graph, inputs))
+                        assert_same(list(outputs.values()), expected)
                         check_route(outputs.route, graph)
             await asyncio.sleep(0)
             assert not hal._host.active
