@@ -5,7 +5,7 @@ out, so that what is parsed is small and the weights stay where the file is mapp
 lengths are read, each of which is checked against the bytes that are left.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -19,12 +19,14 @@ MIN_SPLIT_BYTES = 1 << 10
 """Smallest weight that is worth to be left in the file."""
 
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
+"""Fields of a ``ModelProto``, its ``GraphProto``, and a ``TensorProto`` of that."""
+
 _LAST_OF_ONE, _MORE = 0x7F, 0x80
 
 _Parts: TypeAlias = list[bytes | memoryview]
 
-B = TypeVar("B", bound=bytes | memoryview)
+S = TypeVar("S", bound=Sized)
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -46,13 +48,13 @@ def split(data: memoryview) -> Split:
     raw: list[tuple[int, int] | None] = []
 
     def graph(start: int, end: int) -> _Parts:
-        return message(_GRAPH, _replaced(data, start, end, _INITIALIZER, initializer))
+        return message(GRAPH, _replaced(data, start, end, INITIALIZER, initializer))
 
     def initializer(start: int, end: int) -> _Parts | None:
         raw.append(None)
         if end - start < MIN_SPLIT_BYTES:
             return None
-        parts = message(_INITIALIZER, _replaced(data, start, end, _RAW_DATA, raw_data))
+        parts = message(INITIALIZER, _replaced(data, start, end, RAW_DATA, raw_data))
         return parts if raw[-1] else None
 
     def raw_data(start: int, end: int) -> _Parts | None:
@@ -60,10 +62,10 @@ def split(data: memoryview) -> Split:
         raw[-1] = (start, end) if end - start >= MIN_SPLIT_BYTES else None
         return None if raw[-1] is None else []
 
-    return Split(b"".join(_replaced(data, 0, len(data), _GRAPH, graph)), tuple(raw))
+    return Split(b"".join(_replaced(data, 0, len(data), GRAPH, graph)), tuple(raw))
 
 
-def message(number: int, parts: Sequence[B]) -> list[bytes | B]:
+def message(number: int, parts: Sequence[S]) -> list[bytes | S]:
     """Return the parts of a field whose value are these parts."""
     tag = encoded(number << 3 | _LENGTH)
     return [tag, encoded(sum(map(len, parts))), *parts]

@@ -8,6 +8,7 @@ private mapping is no better, nor is a lock, which others need not ask for.
 
 import mmap
 import os
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def shareable(memory: Memory) -> Memory:
         return memory
     data = view(memory)[: memory.size]
     if data.readonly:
-        return _immutable(data)
+        return final_of([data], len(data))
     copy = allocate(memory.size)
     view(copy)[:] = data
     return copy
@@ -210,9 +211,14 @@ def final_pool(draft: Descriptor) -> Memory:
         return map_file(draft.fd)
 
 
-def _immutable(data: memoryview) -> Memory:
-    size = len(data)
+def final_of(parts: Iterable[bytes | memoryview], size: int) -> Memory:
+    """Return a read-only pool of all parts, one after the other, ``size`` bytes.
+
+    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+    """
     with os_errors(f"copy of a pool of {size} bytes", size):
-        draft = Descriptor(create_file("asyncnn-constants"))
-        write_all(draft.fd, data, 0)
+        draft, place = Descriptor(create_file("asyncnn-constants")), 0
+        for part in parts:
+            write_all(draft.fd, memoryview(part), place)
+            place += len(part)
     return final_pool(draft)

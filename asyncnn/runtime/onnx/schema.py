@@ -321,7 +321,9 @@ def embed(graph: Any, reader: TensorReader) -> None:
     """
     for tensor in tensors_in(graphs_in(graph)):
         if is_external(tensor):
-            data = reader.array(tensor)
+            # Bytes of booleans may be anything in a file, and are made 0 or 1.
+            is_bool = TYPE_NAMES.get(tensor.data_type) == "BOOL"
+            data = reader.array(tensor) if is_bool else reader.span_of(tensor).data
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.raw_data = data.tobytes()

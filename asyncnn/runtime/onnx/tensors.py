@@ -7,6 +7,7 @@ them. No length that a file states is believed before it is compared with what i
 import math
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import view
+from asyncnn.memory.shared import FileReader
 from asyncnn.runtime.model import open_model_file
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
@@ -45,6 +47,15 @@ _FIELDS = {
     11: "double_data",
     **dict.fromkeys((12, 13), "uint64_data"),
 }
+_BITS = {
+    **dict.fromkeys((14,), 64),
+    **dict.fromkeys((15,), 128),
+    **dict.fromkeys((17, 18, 19, 20, 24), 8),
+    **dict.fromkeys((21, 22, 23), 4),
+    **dict.fromkeys((25, 26), 2),
+}
+"""Of elements that have no dtype; those of 4 and fewer are packed."""
+
 _STORED = {"int32_data": np.int64, "int64_data": np.int64, "uint64_data": np.uint64}
 
 
@@ -71,7 +82,7 @@ def checked_shape(lengths: Sequence[int], what: str) -> Shape:
 
 
 class _ExternalFile:
-    """A file of tensors, each of which is read once; nothing else of it is.
+    """A file of tensors, nothing else of which is read.
 
     A folder may have files of any size that are none of a model's, and a model any
     number of tensors that lie in the same bytes: it has no more than the file.
@@ -80,10 +91,10 @@ class _ExternalFile:
     def __init__(self, path: Path) -> None:
         self.file = open_model_file(path)
         self._left = len(self.file)
-        self._read: dict[tuple[int, int], memoryview] = {}
+        self._spans: dict[tuple[int, int], Span] = {}
 
-    def read(self, offset: int, length: int, what: str) -> memoryview:
-        found = self._read.get((offset, length))
+    def span(self, offset: int, length: int, what: str) -> "Span":
+        found = self._spans.get((offset, length))
         if found is None:
             self._left -= length
             if self._left < 0:
@@ -91,8 +102,27 @@ class _ExternalFile:
                     f"{what} overlaps others: with it, they have more than all "
                     f"{len(self.file)} bytes of their file"
                 )
-            self._read[offset, length] = found = self.file[offset : offset + length]
+            found = self._spans[offset, length] = Span(self.file, offset, length)
         return found
+
+
+class Span:
+    """Bytes of a file, which are not read before they are wanted."""
+
+    def __init__(self, file: FileReader, offset: int, length: int) -> None:
+        self._file, self._offset, self._length = file, offset, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self) -> memoryview:
+        """Read them now, whenever they were before."""
+        return self._file[self._offset : self._offset + self._length]
+
+    @cached_property
+    def data(self) -> memoryview:
+        """What they are when they are wanted first."""
+        return self.read()
 
 
 class TensorReader:
@@ -131,7 +161,7 @@ class TensorReader:
         if tensor.HasField("segment"):
             raise UnsupportedOperatorError(f"{what} is stored in segments")
         if tensor.data_location == tensor.EXTERNAL:
-            found = self._from_file(tensor, what, needed)
+            found = np.frombuffer(self._span(tensor, what, needed).data, np.uint8)
         elif raw is not None:
             found = np.frombuffer(self._data[raw[0] : raw[1]], np.uint8)
         elif tensor.HasField("raw_data"):
@@ -149,7 +179,19 @@ class TensorReader:
         # What is not aligned would be slow for ever; a copy is slow once.
         return elements if elements.flags.aligned else elements.copy()
 
-    def _from_file(self, tensor: Any, what: str, needed: int) -> Array:
+    def span_of(self, tensor: Any) -> Span:
+        """Return where the elements of an external tensor lie.
+
+        :raises InvalidArgumentError: if they do not fit in its shape, or its file.
+        :raises UnsupportedOperatorError: if it is not known how large they are.
+        """
+        what = f"tensor {tensor.name[:80]!r}"
+        count = math.prod(checked_shape(tensor.dims, what))
+        type_ = tensor.data_type
+        bits = _BITS.get(type_) or 8 * dtype_of(type_, what).itemsize
+        return self._span(tensor, what, -(-count * bits // 8))
+
+    def _span(self, tensor: Any, what: str, needed: int) -> Span:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         offset = _number(entries.get("offset", "0"), what)
         external = self._open(entries.get("location", ""), what)
@@ -159,7 +201,7 @@ class TensorReader:
                 f"{what} needs {needed} bytes but is said to have {length} from byte "
                 f"{offset} of a file of {len(external.file)}"
             )
-        return np.frombuffer(external.read(offset, length, what), np.uint8)
+        return external.span(offset, length, what)
 
     def _open(self, location: str, what: str) -> _ExternalFile:
         if location in self._external:

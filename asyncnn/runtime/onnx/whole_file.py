@@ -7,13 +7,22 @@ into the bytes.
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from itertools import count
+from itertools import compress, count
+from operator import not_
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, MIN_SPLIT_BYTES, split
+from asyncnn.extensions.protobuf import (
+    GRAPH,
+    INITIALIZER,
+    MAX_MESSAGE_BYTES,
+    MIN_SPLIT_BYTES,
+    RAW_DATA,
+    message,
+    split,
+)
 from asyncnn.extensions.regions import (
     BFLOAT16,
     DATA_DEPENDENT,
@@ -25,8 +34,8 @@ from asyncnn.extensions.regions import (
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.input_files import decoding
-from asyncnn.memory.pools import from_buffer, view
-from asyncnn.memory.shared import shareable
+from asyncnn.memory.pools import view
+from asyncnn.memory.shared import final_of
 from asyncnn.pacing import Steps
 from asyncnn.runtime.model import InputShapes, NamedModel, TensorInfo, distinct
 from asyncnn.runtime.model_description import ModelMetadata, TensorMetadata
@@ -49,11 +58,11 @@ from asyncnn.runtime.onnx.schema import (
     parsed,
     tensors_in,
 )
-from asyncnn.runtime.onnx.tensors import TensorReader
+from asyncnn.runtime.onnx.tensors import Span, TensorReader
 from asyncnn.runtime.states import are_one_state
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
-_FLOAT, _INT64, _STRING, _BFLOAT16 = 1, 7, 8, 16
+_FLOAT, _INT64, _STRING, _BOOL, _BFLOAT16 = 1, 7, 8, 9, 16
 """Numbers of element types: the last one, NumPy does not have."""
 
 _ML = "ai.onnx.ml"
@@ -398,16 +407,34 @@ def _agreed(output: Axes, found: Axes) -> Axes:
     return replace(output, lengths=tuple(agreed))
 
 
-def _completed(memory: Memory, folder: Path | None, message: Any) -> Memory:
-    """Return the bytes of a file, a ``message``, with its external weights.
+def _completed(memory: Memory, folder: Path | None, kind: Any) -> Memory:
+    """Return the bytes of a file, a message of this ``kind``, with external weights.
+
+    Each weight is read where it is written, so that none is there twice.
 
     :raises UnsupportedOperatorError: if they are too many for one message.
     """
     reader = TensorReader(memory, folder)
-    whole = message.FromString(view(memory))
+    whole = kind.FromString(view(memory))
     put_in_numbers(whole)
-    embed(whole.graph, reader)
-    reader.check_unchanged()
-    if whole.ByteSize() > MAX_MESSAGE_BYTES:
+    graph, weights = whole.graph, [*whole.graph.initializer]
+    are_apart = [is_external(w) and w.data_type != _BOOL for w in weights]
+    del graph.initializer[:]
+    graph.initializer.extend(compress(weights, map(not_, are_apart)))
+    embed(graph, reader)
+    inside: list[bytes | Span] = [graph.SerializeToString()]
+    for weight in compress(weights, are_apart):
+        span = reader.span_of(weight)
+        weight.ClearField("external_data")
+        weight.ClearField("data_location")
+        data = message(RAW_DATA, [span])
+        inside += message(INITIALIZER, [weight.SerializeToString(), *data])
+    whole.ClearField("graph")
+    parts = [whole.SerializeToString(), *message(GRAPH, inside)]
+    size = sum(map(len, parts))
+    if size > MAX_MESSAGE_BYTES:
         raise UnsupportedOperatorError("its weights do not fit in one message of 2 GiB")
-    return shareable(from_buffer(memoryview(whole.SerializeToString())))
+    read = (part.read() if isinstance(part, Span) else part for part in parts)
+    made = final_of(read, size)
+    reader.check_unchanged()
+    return made

@@ -1,5 +1,6 @@
 """ONNX files as one region: what a model of one says of itself, whatever is inside."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,59 @@ class TestBytes:
         np.testing.assert_array_equal(numpy_helper.to_array(weight), w)
         with pytest.raises(InvalidArgumentError, match="a file that is not there"):
             asyncnn.load(path)
+
+    @pytest.mark.parametrize("is_inside", [False, True])
+    @pytest.mark.parametrize(
+        "type_", [Types.INT4, Types.UINT4, Types.FLOAT8E4M3FN, Types.FLOAT8E5M2]
+    )
+    async def test_of_external_files_may_have_any_type(
+        self, tmp_path: Path, type_: int, is_inside: bool
+    ) -> None:
+        count = 15 if type_ in (Types.FLOAT8E4M3FN, Types.FLOAT8E5M2) else 8
+        w = helper.make_tensor("w", type_, [3, 5], bytes(range(17, 17 + count)), True)
+        wide = node("DequantizeLinear", ["w", "scale"], ["wide"])
+        if is_inside:
+            wide = node("Identity", ["v"], ["wide"])
+        made = [wide, node("MatMul", ["x", "wide"], ["y"])]
+        if is_inside:
+            held = helper.make_tensor_value_info("v", Types.FLOAT, [3, 5])
+            linear = node("DequantizeLinear", ["w", "scale"], ["v"])
+            branch = helper.make_graph([linear], "branch", [], [held], [w])
+            made.insert(
+                0, node("If", ["is"], ["v"], then_branch=branch, else_branch=branch)
+            )
+        weights = {"scale": np.float32(0.5), "is": np.bool_(True)}
+        proto = model(made, [tensor("x", (2, 3))], ["y"], weights, opset=21)
+        proto.ir_version = 10
+        if not is_inside:
+            proto.graph.initializer.append(w)
+        path = tmp_path / "model.onnx"
+        onnx.save(
+            proto, path, save_as_external_data=True, location="w", size_threshold=0
+        )
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        content = onnx.load(path).SerializeToString()
+        (expected,) = onnxruntime.InferenceSession(content).run(None, {"x": x})
+        async with asyncnn.open_device("onnxruntime") as device:
+            prepared = await device.prepare(asyncnn.load(path))
+            np.testing.assert_array_equal((await prepared.run([x]))["y"], expected)
+
+    def test_weights_of_external_files_are_not_there_twice(
+        self, tmp_path: Path
+    ) -> None:
+        w = np.ones(1 << 23, np.float32)
+        proto = model([node("Add", ["x", "w"], ["y"])], [tensor("x", w.shape)], ["y"])
+        proto.graph.initializer.append(numpy_helper.from_array(w, "w"))
+        path = tmp_path / "model.onnx"
+        onnx.save(proto, path, save_as_external_data=True, location="w.bin")
+        tracemalloc.start()
+        try:
+            named = asyncnn.load(path)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 1.5 * w.nbytes
+        assert region_of(named.model) is not None
 
     def test_that_are_damaged_are_refused(self) -> None:
         content = of_type(Types.FLOAT).SerializeToString()
