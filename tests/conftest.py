@@ -23,6 +23,9 @@ pytest_plugins = [
 MANY_CASES = 6
 """Of a test that has more, those beyond are exhaustive; which, its name decides."""
 
+LONG_S = 120.0
+"""Beyond this time limit, a test is of those that begin first."""
+
 SHARED = Path(
     os.environ.get("ASYNCNN_SHARED", Path(__file__).parents[2] / "shared")
 ).resolve()
@@ -83,6 +86,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         chosen = random.Random(test).sample(of_it, min(MANY_CASES, len(of_it)))
         for item in set(of_it).difference(chosen):
             item.add_marker(pytest.mark.exhaustive)
+    # Those that may take longest first: the last ones have other processors wait.
+    items.sort(key=_time_limit, reverse=True)
+
+
+def _time_limit(item: pytest.Item) -> float:
+    """Return the time limit of a test, 0 if it is no longer than usual."""
+    mark = item.get_closest_marker("timeout")
+    seconds = float(mark.args[0]) if mark and mark.args else 0.0
+    return seconds if seconds > LONG_S else 0.0
 
 
 @pytest.fixture(scope="session")

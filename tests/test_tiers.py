@@ -123,13 +123,15 @@ class Item:
     """A case of a test, as far as marks go."""
 
     path = Path(__file__)
+    limit_s = 0
 
     def __init__(self, number: int, marks: set[str]) -> None:
         self.nodeid = f"test_tiers.py::test_of_many_cases[{number}]"
         self.marks = marks
 
-    def get_closest_marker(self, name: str) -> str | None:
-        return name if name in self.marks else None
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        mark: pytest.Mark = getattr(pytest.mark, name)(self.limit_s).mark
+        return mark if name in self.marks else None
 
     def add_marker(self, mark: pytest.MarkDecorator) -> None:
         self.marks.add(mark.name)
@@ -140,6 +142,14 @@ def test_cases_are_left_of_those_that_are_not_exhaustive_by_themselves() -> None
     items: list[Any] = [Item(number, marks) for number, marks in enumerate(own)]
     pytest_collection_modifyitems(items)
     assert sum("exhaustive" not in item.marks for item in items) == MANY_CASES
+
+
+def test_those_that_may_take_longest_begin_and_others_stay_in_order() -> None:
+    items: list[Any] = [Item(number, {"timeout"}) for number in range(5)]
+    for item, limit_s in zip(items, (30, 600, 60, 1800, 120), strict=True):
+        item.limit_s = limit_s
+    pytest_collection_modifyitems(items)
+    assert [item.limit_s for item in items] == [1800, 600, 30, 60, 120]
 
 
 @pytest.mark.parametrize(("firsts", "seconds"), [(12, 3), (200, 3), (2, 5), (1, 1)])
