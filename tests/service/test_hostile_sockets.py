@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from asyncnn.service import wire
-from asyncnn.service.process import DriverProcess, driver_process
+from asyncnn.service.process import DriverProcess
+from tests.places import driver_of
 from tests.service.conftest import is_served
 from tests.service.raw import BEFORE_FDS, BY_FILE, INLINE, RawClient, ping
 
@@ -24,10 +25,7 @@ PATIENCE_S = 20
 Send = Callable[[RawClient, int], None]
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[DriverProcess]:
-    with driver_process() as driver:
-        yield driver
+driver = driver_of()
 
 
 @contextmanager

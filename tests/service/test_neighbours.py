@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import pytest
 
 import asyncnn
 from asyncnn.runtime.opening_devices import connect
-from asyncnn.service.process import DriverProcess, driver_process
+from asyncnn.service.process import DriverProcess
 from tests.measuring import best_of
 from tests.networks import chain
+from tests.places import driver_of
 from tests.service.hostile_clients import KINDS
 from tests.service.test_faults import Footprint
 
@@ -50,10 +51,7 @@ X = np.zeros(SHAPE, np.float32)
 """Runs of some milliseconds: of shorter ones, the machine decides on the latency."""
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[DriverProcess]:
-    with driver_process() as driver:
-        yield driver
+driver = driver_of()
 
 
 @asynccontextmanager

@@ -29,10 +29,11 @@ from asyncnn.fences import SyncFence
 from asyncnn.hal.operations.bound import Array
 from asyncnn.service.channel import Channel
 from asyncnn.service.client import unanswered as overdue
-from asyncnn.service.process import DriverProcess, driver_process
+from asyncnn.service.process import DriverProcess
 from tests.fences.test_processes import peer
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition, chain
+from tests.places import driver_of
 from tests.waits import until
 
 TIMEOUT_S = 0.05
@@ -48,10 +49,7 @@ LARGE = np.ones(2**17, np.float32)
 Run = Callable[[Array], Awaitable[object]]
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[DriverProcess]:
-    with driver_process() as driver:
-        yield driver
+driver = driver_of()
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from asyncnn.service.process import DriverProcess, driver_process
+from asyncnn.service.process import DriverProcess
+from tests.places import driver_of
 from tests.sweep import (  # noqa: F401 - they list themselves
     scenarios_bursts,
     scenarios_executions,
@@ -28,10 +29,7 @@ from tests.sweep.sweeping import Swept, sweep, totals
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("thawed")]
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[DriverProcess]:
-    with driver_process() as driver:
-        yield driver
+driver = driver_of()
 
 
 @pytest.fixture
