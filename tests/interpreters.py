@@ -33,6 +33,8 @@ def interpreters() -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for path in _candidates():
+        if path.name.removeprefix("python") in found:
+            continue
         ran = subprocess.run(
             [path, "-c", _VERSION], capture_output=True, text=True, check=False
         )
