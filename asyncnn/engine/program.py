@@ -317,6 +317,9 @@ class Program:
                 is_straight=plan.is_straight,
             )
         plan = self._plans.setdefault((number, shapes), plan)
+        if number == MAIN and self.open_step is None and _is_open(plan):
+            self.open_step = plan.steps[0]
+            self._regions[MAIN].update(plan.constants)
         self.idle.setdefault(id(plan), deque())
         if number == MAIN and shapes == self.declared_shapes:
             self._main = plan
@@ -442,6 +445,15 @@ def _is_small(plan: Plan) -> bool:
         else isinstance(step.kernel, EngineKernel) and step.kernel.serves_all_lengths
         for step in plan.steps
     )
+
+
+def _is_open(plan: Plan) -> bool:
+    """Return whether it is one step, whose runs may teach the shapes of its outputs."""
+    are_open = [
+        step.kernel is None and may_learn_shapes(step.operation.type)
+        for step in plan.steps
+    ]
+    return are_open == [True]
 
 
 def _mapped(model: Model) -> Model:

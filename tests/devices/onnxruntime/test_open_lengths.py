@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from collections.abc import Callable
 from itertools import count, cycle
 from typing import Any
 
@@ -192,19 +193,37 @@ async def test_an_input_that_is_an_output_is_copied() -> None:
             assert outputs[1].tolist() == [0, 2]
 
 
+def positives() -> bytes:
+    nodes = [
+        helper.make_node("Greater", ["x", "zero"], ["is"]),
+        helper.make_node("NonZero", ["is"], ["y"]),
+    ]
+    ends = [("x", FLOAT, [20_000])], [("y", INT64, [1, "n"])]
+    return graph(nodes, *ends, [helper.make_tensor("zero", FLOAT, [], [0])])
+
+
+@pytest.mark.parametrize("made", [doubled, positives])
 async def test_outputs_of_any_size_take_one_run(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, made: Callable[[], bytes]
 ) -> None:
     caplog.set_level("INFO")
+    counts = (1, 10_000, 100, 10_000, 0, 7, 10_000, 7)
     async with open_device("onnxruntime") as device:
-        prepared = await device.prepare(load(doubled()))
+        prepared = await device.prepare(load(made()))
         logs.set_tags("execution")
         try:
-            for rows in (1, 10_000, 100, 10_000):
-                await prepared.run([np.ones((rows, 4), F32)])
+            for count_ in counts:
+                ones = np.ones(count_, F32)
+                if made is doubled:
+                    outputs = await prepared.run([ones[None]])
+                    np.testing.assert_array_equal(outputs["y"], 2 * ones[None])
+                else:
+                    x = np.concatenate([ones, np.zeros(20_000 - count_, F32)])
+                    outputs = await prepared.run([x])
+                    np.testing.assert_array_equal(outputs["y"], [np.arange(count_)])
         finally:
             logs.set_tags("")
-    assert caplog.text.count("done") == 4
+    assert caplog.text.count("done") == len(counts)
 
 
 @pytest.mark.parametrize("are_known", [True, False])
