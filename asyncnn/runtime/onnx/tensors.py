@@ -54,7 +54,7 @@ _BITS = {
     **dict.fromkeys((21, 22, 23), 4),
     **dict.fromkeys((25, 26), 2),
 }
-"""Of elements that have no dtype; those of 4 and fewer are packed."""
+"""Of elements that have no dtype, packed where they have 4 or fewer."""
 
 _STORED = {"int32_data": np.int64, "int64_data": np.int64, "uint64_data": np.uint64}
 
@@ -91,9 +91,9 @@ class _ExternalFile:
     def __init__(self, path: Path) -> None:
         self.file = open_model_file(path)
         self._left = len(self.file)
-        self._spans: dict[tuple[int, int], Span] = {}
+        self._spans: dict[tuple[int, int], FileSpan] = {}
 
-    def span(self, offset: int, length: int, what: str) -> "Span":
+    def span(self, offset: int, length: int, what: str) -> "FileSpan":
         found = self._spans.get((offset, length))
         if found is None:
             self._left -= length
@@ -102,11 +102,11 @@ class _ExternalFile:
                     f"{what} overlaps others: with it, they have more than all "
                     f"{len(self.file)} bytes of their file"
                 )
-            found = self._spans[offset, length] = Span(self.file, offset, length)
+            found = self._spans[offset, length] = FileSpan(self.file, offset, length)
         return found
 
 
-class Span:
+class FileSpan:
     """Bytes of a file, which are not read before they are wanted."""
 
     def __init__(self, file: FileReader, offset: int, length: int) -> None:
@@ -179,7 +179,7 @@ class TensorReader:
         # What is not aligned would be slow for ever; a copy is slow once.
         return elements if elements.flags.aligned else elements.copy()
 
-    def span_of(self, tensor: Any) -> Span:
+    def span_of(self, tensor: Any) -> FileSpan:
         """Return where the elements of an external tensor lie.
 
         :raises InvalidArgumentError: if they do not fit in its shape, or its file.
@@ -191,7 +191,7 @@ class TensorReader:
         bits = _BITS.get(type_) or 8 * dtype_of(type_, what).itemsize
         return self._span(tensor, what, -(-count * bits // 8))
 
-    def _span(self, tensor: Any, what: str, needed: int) -> Span:
+    def _span(self, tensor: Any, what: str, needed: int) -> FileSpan:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         offset = _number(entries.get("offset", "0"), what)
         external = self._open(entries.get("location", ""), what)

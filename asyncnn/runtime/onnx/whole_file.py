@@ -58,7 +58,7 @@ from asyncnn.runtime.onnx.schema import (
     parsed,
     tensors_in,
 )
-from asyncnn.runtime.onnx.tensors import Span, TensorReader
+from asyncnn.runtime.onnx.tensors import FileSpan, TensorReader
 from asyncnn.runtime.states import are_one_state
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
@@ -422,7 +422,7 @@ def _completed(memory: Memory, folder: Path | None, kind: Any) -> Memory:
     del graph.initializer[:]
     graph.initializer.extend(compress(weights, map(not_, are_apart)))
     embed(graph, reader)
-    inside: list[bytes | Span] = [graph.SerializeToString()]
+    inside: list[bytes | FileSpan] = [graph.SerializeToString()]
     for weight in compress(weights, are_apart):
         span = reader.span_of(weight)
         weight.ClearField("external_data")
@@ -434,7 +434,7 @@ def _completed(memory: Memory, folder: Path | None, kind: Any) -> Memory:
     size = sum(map(len, parts))
     if size > MAX_MESSAGE_BYTES:
         raise UnsupportedOperatorError("its weights do not fit in one message of 2 GiB")
-    read = (part.read() if isinstance(part, Span) else part for part in parts)
+    read = (part.read() if isinstance(part, FileSpan) else part for part in parts)
     made = final_of(read, size)
     reader.check_unchanged()
     return made
