@@ -32,6 +32,7 @@ enum {
     WORDS = 8,
     MOST_BINDINGS = 32,
     COPIED_BYTES = 1 << 15,
+    MOST_MOVED_BYTES = 1 << 18,
     ALIGNMENT = 64,
     TAIL_BYTES = 64,
     MOST_ATTEMPTS = 4,
@@ -98,6 +99,7 @@ struct Segment {
     Function stop;
     Function go_on;
     Word word;
+    int alignment; /* of arrays that it may use where they lie */
     Py_buffer flag; /* .obj is NULL until it is initialised */
     Py_ssize_t inputs;
     Py_ssize_t count; /* of inputs and outputs */
@@ -527,11 +529,13 @@ has_tail(const Py_buffer *view)
 
 /* Find the address for an argument: of its memory, or of what stands in. */
 static bool
-place(Slot *slot, const Py_buffer *view, bool is_fixed, Word *address)
+place(const Segment *self, Slot *slot, const Py_buffer *view, bool is_fixed,
+      Word *address)
 {
     Word begin = (Word)view->buf;
-    if ((is_fixed || slot->size > COPIED_BYTES) && begin % ALIGNMENT == 0) {
-        int is_readable = has_tail(view);
+    Py_ssize_t most = begin % ALIGNMENT ? MOST_MOVED_BYTES : COPIED_BYTES;
+    if ((is_fixed || slot->size > most) && begin % (Word)self->alignment == 0) {
+        int is_readable = self->alignment < ALIGNMENT ? 1 : has_tail(view);
         if (is_readable < 0)
             return false;
         *address = begin;
@@ -643,7 +647,8 @@ get_ready(const Step *step, Call *call, Py_buffer *views)
         Py_ssize_t port = step->routes[i].port;
         if (port == FIXED)
             call->places[i] = step->places[i];
-        else if (!place(&segment->slots[i], &views[port], false, &call->places[i]))
+        else if (!place(segment, &segment->slots[i], &views[port], false,
+                        &call->places[i]))
             return false;
     }
     Binding *found = find(segment, call->places);
@@ -842,11 +847,13 @@ take_stop_calls(Segment *self, PyObject *given)
 static int
 Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "flag", "inputs", "outputs", "stop_by", NULL};
+    static char *names[] = {
+        "function", "flag", "inputs", "outputs", "stop_by", "alignment", NULL};
     PyObject *function, *flag, *inputs, *outputs, *stop_by = Py_None;
+    int alignment = ALIGNMENT;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OOO!O!|O", names, &function, &flag, &PyTuple_Type, &inputs,
-            &PyTuple_Type, &outputs, &stop_by))
+            args, kwargs, "OOO!O!|Oi", names, &function, &flag, &PyTuple_Type, &inputs,
+            &PyTuple_Type, &outputs, &stop_by, &alignment))
         return -1;
     if (self->slots) {
         PyErr_SetString(PyExc_ValueError, "the segment is initialised");
@@ -859,7 +866,12 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
         refuse("InvalidArgumentError", "there is no function at 0");
         return -1;
     }
+    if (alignment < 1) {
+        refuse("InvalidArgumentError", "an alignment of %d bytes", alignment);
+        return -1;
+    }
     self->function = (Function)address;
+    self->alignment = alignment;
     if (stop_by != Py_None && !take_stop_calls(self, stop_by))
         return -1;
     self->inputs = PyTuple_Size(inputs);
@@ -1302,7 +1314,7 @@ route_of(Job *self, Py_ssize_t at, Py_ssize_t number, PyObject *given)
     }
     Slot *slot = &step->segment->slots[number];
     if (route->fixed.len == slot->size)
-        return place(slot, &route->fixed, true, &step->places[number]);
+        return place(step->segment, slot, &route->fixed, true, &step->places[number]);
     refuse("InvalidArgumentError", "segment %zd, argument %zd has %zd bytes; the graph "
            "has %zd", at, number, route->fixed.len, slot->size);
     return false;

@@ -72,8 +72,14 @@ WORDS = 8
 COPIED_BYTES = 1 << 15
 """Arrays of so many bytes are copied: in a microsecond or two."""
 
+MOST_MOVED_BYTES = 1 << 18
+"""Arrays that are not aligned are copied up to here: most come and go.
+
+To bind another address takes as long.
+"""
+
 ALIGNMENT_BYTES = 64
-"""What engines want the address of an array to be a multiple of."""
+"""What most engines want the address of an array to be a multiple of."""
 
 MOST_BINDINGS = 32
 """Sets of addresses whose words a segment keeps for whatever comes there."""
@@ -110,6 +116,8 @@ class PythonSegment:
     Inputs and outputs say the ``dtype`` and ``nbytes`` that arrays have. ``flag`` is
     aligned memory of `FLAG_BYTES`, whose first byte the engine asks for, or `MUST_END`
     does: it ends early unless that is 0. ``stop_by`` is for one that asks for none.
+    Large arrays are used where they lie if their address has the ``alignment``; an
+    engine that wants `ALIGNMENT_BYTES` may read behind them as well.
     The class that derives from this makes sure that the graph is run by one thread at a
     time and not freed meanwhile: by ``_acquire``, ``_refuse``, ``_release``,
     ``_is_closing`` and ``_free_if_idle`` of `CompiledGraph`, whose ``_check``
@@ -132,7 +140,10 @@ class PythonSegment:
         inputs: tuple[Any, ...],
         outputs: tuple[Any, ...],
         stop_by: StopCalls | None = None,
+        alignment: int = ALIGNMENT_BYTES,
     ) -> None:
+        if alignment < 1:
+            raise InvalidArgumentError(f"an alignment of {alignment} bytes")
         if not function or (stop_by and not (stop_by.end and stop_by.go_on)):
             raise InvalidArgumentError("there is no function at 0")
         for tensor in inputs + outputs:
@@ -143,6 +154,7 @@ class PythonSegment:
         self._function = ctypes.CFUNCTYPE(status, *words)(function)
         self._byte = flag
         self._stop_by = stop_by
+        self._alignment = alignment
         self._changing = threading.Lock()
         self._standing_in: dict[int, Array] = {}
         self._bindings: dict[tuple[int, ...], Bound] = {}
@@ -186,10 +198,11 @@ class PythonSegment:
 
     def _place(self, number: int, array: Array) -> Array:
         """Return the memory that the engine uses for an array."""
-        if array.nbytes > COPIED_BYTES:
-            address = address_of(array)
-            if not address % ALIGNMENT_BYTES and has_tail(array, address):
-                return array
+        address, is_lax = address_of(array), self._alignment < ALIGNMENT_BYTES
+        most = MOST_MOVED_BYTES if address % ALIGNMENT_BYTES else COPIED_BYTES
+        is_aligned = not address % self._alignment
+        if array.nbytes > most and is_aligned and (is_lax or has_tail(array, address)):
+            return array
         memory = self._standing_in.get(number)
         if memory is None:
             raw = np.zeros(array.nbytes + TAIL_BYTES + ALIGNMENT_BYTES, np.uint8)

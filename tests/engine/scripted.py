@@ -20,6 +20,7 @@ from asyncnn.devices.compiled_graph import CompiledGraph, CompiledTensor
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.engine.job import (
+    ALIGNMENT_BYTES,
     FLAG_BYTES,
     MUST_END,
     Bound,
@@ -106,7 +107,13 @@ class _Scripted:
     """Whether it does not look at its flag."""
 
     def __init__(
-        self, number: float, elements: int, *, inputs: int = 1, outputs: int = 1
+        self,
+        number: float,
+        elements: int,
+        *,
+        inputs: int = 1,
+        outputs: int = 1,
+        alignment: int = ALIGNMENT_BYTES,
     ) -> None:
         made: Any = self
         CompiledGraph.__init__(made)
@@ -121,7 +128,8 @@ class _Scripted:
             calls = address(engine().stop), address(engine().go_on)
             stop_by = StopCalls(*calls, ctypes.addressof(self.script))
         ends = self.inputs, self.outputs
-        self.kind.__init__(self, address(function), self.byte, *ends, stop_by)
+        way_of_calling = address(function), self.byte, *ends, stop_by
+        self.kind.__init__(self, *way_of_calling, alignment)
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         array = (ctypes.c_void_p * len(addresses))(*addresses)
@@ -163,8 +171,15 @@ Way = Literal["job", "segments", "python"]
 class Chain:
     """A program of so many segments, each of which adds its number to ``x``."""
 
-    def __init__(self, way: Way, links: int, elements: int = 4) -> None:
-        self._way, self._elements = way, elements
+    def __init__(
+        self,
+        way: Way,
+        links: int,
+        elements: int = 4,
+        *,
+        alignment: int = ALIGNMENT_BYTES,
+    ) -> None:
+        self._way, self._elements, self._alignment = way, elements, alignment
         self.graphs: list[Graph] = []
         self.total = links * (links + 1) // 2
         builder = ModelBuilder()
@@ -197,7 +212,8 @@ class Chain:
         self, segment: Segment, identity: bytes, record: KernelRecord | None = None
     ) -> "_Computing":
         kind = PythonGraph if self._way == "python" else BuiltGraph
-        graph = kind(len(self.graphs) + 1, self._elements)
+        number = len(self.graphs) + 1
+        graph = kind(number, self._elements, alignment=self._alignment)
         self.graphs.append(graph)
         return _Computing(graph, is_job=self._way == "job")
 

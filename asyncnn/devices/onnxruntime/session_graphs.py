@@ -40,6 +40,9 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, StaleP
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
 from asyncnn.kernels.kernel import InterruptibleRun
 
+_ALIGNMENT_BYTES = 16
+"""Of arrays that ONNX Runtime is given: NumPy's own have no more."""
+
 
 class RegionArgument(NamedTuple):
     """A tensor that ONNX Runtime is given."""
@@ -297,7 +300,8 @@ class _SessionGraph(JobSegment, CompiledGraph):
         self.outputs = tuple(map(_tensor, signature.outputs))
         CompiledGraph.__init__(self)
         address, ends = library.address("Run"), (self.inputs, self.outputs)
-        JobSegment.__init__(self, address, self._flag, *ends, call.options.stop_calls())
+        stop_by = call.options.stop_calls()
+        JobSegment.__init__(self, address, self._flag, *ends, stop_by, _ALIGNMENT_BYTES)
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         """See `JobSegment`."""
