@@ -55,19 +55,18 @@ def run_dynamic_step(
 
     :raises GeneralFailureError: if the values do not fit the operation.
     """
-    operation = _with_values(step, slots)
-    computed: Sequence[Array] | InterruptibleRun
-    is_dependent = kernels.is_data_dependent(operation.type)
-    if is_dependent:
+    operation, results = _with_values(step, slots), list[Array]()
+    if kernels.is_data_dependent(operation.type) or kernels.computes_all_lengths(
+        operation.type
+    ):
         infer_shapes(operation)  # for what it checks
         computed = kernels.compute(operation)
-    else:
-        computed = _prepare_and_run(operation, step, slots, grow)
-    results: Sequence[Array] = []
-    if not isinstance(computed, InterruptibleRun):
-        results = computed
-        grow(is_dependent * sum([each.nbytes for each in results]))
-    elif not elsewhere(computed, [], results):
+        if not isinstance(computed, InterruptibleRun):
+            results += computed
+            grow(sum([each.nbytes for each in results]))
+        elif not elsewhere(computed, [], results):
+            return False
+    elif not _prepare_and_run(operation, step, slots, elsewhere, grow, results):
         return False
     for index, result in zip(step.outputs, results, strict=True):
         store(slots, index, result, operands[index], operation.type)
@@ -98,12 +97,22 @@ def store(
 
 
 def _prepare_and_run(
-    operation: BoundOperation, step: Step, slots: Slots, grow: Callable[[int], None]
-) -> Sequence[Array] | InterruptibleRun:
+    operation: BoundOperation,
+    step: Step,
+    slots: Slots,
+    elsewhere: Elsewhere,
+    grow: Callable[[int], None],
+    results: list[Array],
+) -> bool:
+    """Append what ``step`` computes to ``results``; False if it was interrupted."""
     try:
         shapes = infer_shapes(operation)
         if None in shapes and kernels.may_learn_shapes(operation.type):
-            return kernels.compute(operation)
+            computed = kernels.compute(operation)
+            if isinstance(computed, InterruptibleRun):
+                return elsewhere(computed, [], results)
+            results += computed
+            return True
         outputs = [
             _array_for(slots[index], shape, operand, grow)
             for index, shape, operand in zip(
@@ -121,8 +130,12 @@ def _prepare_and_run(
     except ValueNeededError:
         name = operation.type.name
         raise GeneralFailureError(f"{name} cannot infer its output shapes") from None
-    run([slots[index] for index in step.inputs], outputs)
-    return outputs
+    results += outputs
+    inputs = [slots[index] for index in step.inputs]
+    if isinstance(run, InterruptibleRun):
+        return elsewhere(run, inputs, outputs)
+    run(inputs, outputs)
+    return True
 
 
 def _with_values(step: Step, slots: Slots) -> BoundOperation:

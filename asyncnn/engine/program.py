@@ -35,7 +35,7 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.hal.types import Model, Subgraph
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.kernels.kernel import EngineKernel
-from asyncnn.kernels.registry import may_learn_shapes
+from asyncnn.kernels.registry import computes_all_lengths, may_learn_shapes
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, take_apart
@@ -166,7 +166,7 @@ class Program:
                 whole = replace(whole, makes_way=self.makes_way)
                 with suppress(ValueNeededError):
                     infer_shapes(whole)
-                if is_alone:
+                if is_alone and computes_all_lengths(type_):
                     self.open_step = Step(0, whole, *operands, None)
             yield
 
@@ -450,7 +450,7 @@ def _is_small(plan: Plan) -> bool:
 def _is_open(plan: Plan) -> bool:
     """Return whether it is one step, whose runs may teach the shapes of its outputs."""
     are_open = [
-        step.kernel is None and may_learn_shapes(step.operation.type)
+        step.kernel is None and computes_all_lengths(step.operation.type)
         for step in plan.steps
     ]
     return are_open == [True]

@@ -108,11 +108,13 @@ def region_extension(
     shape: ShapeRule = declared,
     prepare: Prepare | None = None,
     compute: Compute | None = None,
+    computes_all_lengths: bool = False,
 ) -> Extension:
     """Return `LITERT` or `ONNX`, with the kernels of an engine if there are any.
 
     ``prepare`` is for regions whose output shapes are known: those that the model
-    declares, or what the engine's ``shape`` returns. ``compute`` is for the others.
+    declares, or what the engine's ``shape`` returns. ``compute`` is for the others; see
+    `ExtensionOperation` for ``computes_all_lengths``.
     ``version`` is the engine's; see `Extension`.
     """
     extension = Extension(name, version=version)
@@ -121,7 +123,7 @@ def region_extension(
         type_ = extension.tensor_type(type_name, number, dtype)
         graph = graph or type_
     assert graph is not None
-    extension.operation(
+    region = extension.operation(
         "REGION",
         0,
         inputs=[Argument("graph", graph), Argument("inputs", None, at_least=0)],
@@ -130,6 +132,7 @@ def region_extension(
         prepare=prepare,
         compute=compute,
     )
+    region.computes_all_lengths = computes_all_lengths
     return extension
 
 

@@ -242,8 +242,10 @@ class ExtensionOperation(ExtensionOperationType):
 
     It is ``compute`` if output shapes depend on the data, else ``prepare``; with both,
     ``compute`` is for outputs whose shapes are not known. A client that only builds
-    models needs neither.
+    models needs neither. Where it ``computes_all_lengths``, ``compute`` is also for
+    those that come but once: it takes less than to prepare for them.
     """
 
     prepare: Prepare | None = None
     compute: Compute | None = None
+    computes_all_lengths = False

@@ -175,6 +175,11 @@ def may_learn_shapes(type_: int) -> bool:
     return type_.compute is not None and type_.prepare is not None
 
 
+def computes_all_lengths(type_: int) -> bool:
+    """Return whether runs of ``type_`` for lengths that come once need no kernel."""
+    return isinstance(type_, ExtensionOperation) and type_.computes_all_lengths
+
+
 def compute(operation: BoundOperation) -> Sequence[Array] | InterruptibleRun:
     """Compute the outputs of a data-dependent operation, all values known.
 

@@ -112,5 +112,10 @@ def onnx_extension(
         return regions().shapes(operation)
 
     return region_extension(
-        ONNX, version=version, shape=shapes, prepare=prepare, compute=compute
+        ONNX,
+        version=version,
+        shape=shapes,
+        prepare=prepare,
+        compute=compute,
+        computes_all_lengths=True,
     )

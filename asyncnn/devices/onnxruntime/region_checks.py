@@ -19,7 +19,6 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from asyncnn.extensions.message_tables import described, message_class_of, pool_of
 from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, split
-from asyncnn.extensions.regions import DATA_DEPENDENT
 from asyncnn.hal.errors import InvalidArgumentError, in_one_line
 
 TABLE = """
@@ -97,10 +96,8 @@ NAMED = frozenset({b"Split"})
 _KEEPING = frozenset({b"Cast", b"DequantizeLinear", b"Identity", b"Transpose"})
 """Operators whose result has elements if their first input has."""
 
-_DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
-_LOOKED_AT = (
-    _DATA_DEPENDENT | _KEEPING | NAMED | NEED_ELEMENTS.keys() | POSITIVE.keys()
-) | {b"Constant", b"ConstantOfShape", b"Gather"}
+_LOOKED_AT = _KEEPING | NAMED | NEED_ELEMENTS.keys() | POSITIVE.keys()
+_LOOKED_AT |= {b"Constant", b"ConstantOfShape", b"Gather"}
 
 _FILLED, _POSITIVE = 1, 2
 """What is known of a tensor: it has elements; these are numbers of 64 bits above 0."""
@@ -115,13 +112,12 @@ _Name = tuple[bytes, bytes, bytes]
 
 
 class Traits(NamedTuple):
-    """How a graph may run: for any time, with results of shapes that data decide.
+    """How a graph may run: for any time, say.
 
     Nodes read inputs that it ``needs_elements`` of, from some axis on.
     """
 
     may_loop: bool
-    depends_on_data: bool
     needs_elements: Mapping[bytes, int] = {}
 
 
@@ -169,7 +165,7 @@ def check_graph(data: memoryview) -> CheckedGraph:
     return CheckedGraph(
         model,
         parts.raw,
-        Traits(check.may_loop, check.depends_on_data, needed),
+        Traits(check.may_loop, needed),
         frozenset(handed_on),
         frozenset(check.tables - check.read - inputs - outputs.keys()),
         frozenset(check.tables | check.read | outputs.keys()),
@@ -181,7 +177,7 @@ def check_graph(data: memoryview) -> CheckedGraph:
 class _Check:
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.may_loop = self.depends_on_data = False
+        self.may_loop = False
         # Whether calls of functions omit inputs, and any operator in those needs all.
         self._omits = self._needs_all = False
         self.tables, self.read = set[bytes](), set[bytes]()
@@ -284,7 +280,6 @@ class _Check:
             self._check_complete(omits)
         is_unsafe, known = omits and not inputs[-1], 0
         if type_ in _LOOKED_AT and domain in DOMAINS:
-            self.depends_on_data |= type_ in _DATA_DEPENDENT
             is_unsafe |= type_ in POSITIVE or (type_ in NAMED and b"" in computed)
             is_unsafe |= self._is_in_need(node, type_, inputs, is_main)
             first = b"".join(inputs[:1])

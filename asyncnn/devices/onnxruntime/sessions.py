@@ -27,7 +27,7 @@ from asyncnn.devices.onnxruntime.graph_rewriting import (
     shape_in_file,
     take_weights,
 )
-from asyncnn.devices.onnxruntime.region_checks import CheckedGraph, Traits, check_graph
+from asyncnn.devices.onnxruntime.region_checks import CheckedGraph, check_graph
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, OnnxRuntimeLibrary
 from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions.regions import BFLOAT16, ONNX_DTYPES
@@ -108,15 +108,15 @@ InputShapes: TypeAlias = tuple[Shape | None, ...]
 class LearntShapes:
     """Shapes of the outputs of a graph, by its inputs', as runs have had them.
 
-    The last `_MOST_LEARNT` are kept. There are none where values decide, too: if the
-    graph ``depends_on_data``, or has once been found to. Any thread uses it.
+    The last `_MOST_LEARNT` are kept. There are none once values have been found to
+    decide, too. Any thread uses it.
     """
 
-    def __init__(self, depends_on_data: bool) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shapes: OrderedDict[InputShapes, tuple[Shape, ...]] = OrderedDict()
         self._doubted: set[InputShapes] = set()
-        self._is_given_up = depends_on_data
+        self._is_given_up = False
 
     def of(self, inputs: InputShapes) -> tuple[Shape, ...] | None:
         """Return the shapes for the inputs' own; None if they are not known."""
@@ -315,10 +315,10 @@ class RegionSessions:
     """
 
     def __init__(
-        self, library: OnnxRuntimeLibrary, traits: Traits, digest: bytes | None = None
+        self, library: OnnxRuntimeLibrary, digest: bytes | None = None
     ) -> None:
         self._library = library
-        self._learnt = LearntShapes(traits.depends_on_data)
+        self._learnt = LearntShapes()
         self._digest = digest
         self._lock = threading.Lock()
         self._sessions: WeakValueDictionary[tuple[int, bool], RegionSession]
@@ -401,7 +401,7 @@ class Sessions:
         number, regions = id(source), self._known
         gone = ref(source, lambda _: regions.pop(number, None))
         with self._lock:
-            region = self._region(content, graph.traits)
+            region = self._region(content)
             # Now: it is found by who comes while the session is made.
             known = regions[number] = _Known(gone, region)
         known.session = region.session(
@@ -416,7 +416,7 @@ class Sessions:
             return None
         return known.region.found(threads, makes_way=operation.makes_way)
 
-    def _region(self, content: Array | bytes, traits: Traits) -> RegionSessions:
+    def _region(self, content: Array | bytes) -> RegionSessions:
         """Return the graph of a file; a copy is of one that may be changed.
 
         The lock is held.
@@ -425,7 +425,7 @@ class Sessions:
             digest = digest_of(content)
             region = self._regions.get(digest)
             if region is None:
-                region = RegionSessions(self._library, traits, digest)
+                region = RegionSessions(self._library, digest)
                 self._regions[digest] = region
             return region
         for known in self._known.copy().values():
@@ -434,7 +434,7 @@ class Sessions:
                 continue
             if are_equal(other.reshape(-1), content):
                 return known.region
-        return RegionSessions(self._library, traits)
+        return RegionSessions(self._library)
 
 
 class _Known:

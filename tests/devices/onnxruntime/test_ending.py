@@ -80,6 +80,18 @@ async def test_a_cancelled_run_ends_and_its_lane_is_free(
 
 
 @ON_EACH
+async def test_a_run_of_lengths_that_another_model_has_run_is_cancelled(
+    device: Device,
+) -> None:
+    await works(await prepared_for(device, "open"))
+    prepared = await prepared_for(device, "open")
+    run = asyncio.ensure_future(prepared.run(turns(ENDLESS)))
+    await until_running(device)
+    await cancelled(run)
+    await until_running(device, is_running=False)
+
+
+@ON_EACH
 @pytest.mark.parametrize(
     ("shapes", "path"),
     [

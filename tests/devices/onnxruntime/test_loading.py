@@ -102,7 +102,7 @@ before = threads(), dict(os.environ)
 library = OnnxRuntimeLibrary(onnxruntime.found()[0])
 content = chain(2, 4)
 session = RegionSession(
-    library, content, 1, check_graph(memoryview(content)), LearntShapes(False)
+    library, content, 1, check_graph(memoryview(content)), LearntShapes()
 )
 assert (threads(), dict(os.environ)) == before
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from asyncnn import Device, load, logs, open_device
 from asyncnn.devices import DeviceSettings, executable
@@ -126,6 +126,46 @@ async def test_what_runs_had_before_may_be_otherwise_by_values(
         for times in (2, 2, 2, 2, 3, 2, 1, 5, 5, 5, 5, 700, 700, 700, 700, 2):
             outputs = await run([x, np.array([times])])
             np.testing.assert_array_equal(outputs["y"], np.tile(x, times))
+
+
+def looping() -> bytes:
+    """Return a graph that adds 1 so many times, and has each sum."""
+    ends = [("i", INT64, []), ("go", TensorProto.BOOL, []), ("s", FLOAT, [3])]
+    results = [
+        ("go_on", TensorProto.BOOL, []),
+        ("sum", FLOAT, [3]),
+        ("each", FLOAT, [3]),
+    ]
+    infos = [
+        [helper.make_tensor_value_info(*each) for each in side]
+        for side in (ends, results)
+    ]
+    inner = [
+        helper.make_node("Add", ["s", "one"], ["sum"]),
+        helper.make_node("Identity", ["go"], ["go_on"]),
+        helper.make_node("Identity", ["sum"], ["each"]),
+    ]
+    body = helper.make_graph(inner, "body", *infos)
+    loop = helper.make_node("Loop", ["times", "", "x"], ["y", "all"], body=body)
+    one = helper.make_tensor("one", FLOAT, [], [1])
+    given = [("x", FLOAT, [3]), ("times", INT64, [])]
+    return graph([loop], given, [("y", FLOAT, [3]), ("all", FLOAT, ["n", 3])], [one])
+
+
+@pytest.mark.parametrize("path", ["async", "sync", "burst"])
+async def test_loops_that_turn_as_often_as_before_need_not(
+    device: Device, path: Any
+) -> None:
+    prepared = await device.prepare(load(looping()))
+    x = np.arange(3, dtype=F32)
+    often = [RUNS_WORTH_A_PLAN + 2, 1, 2, 0, 3, RUNS_WORTH_A_PLAN + 2]
+    async with prepared.runner(path) as run:
+        for times, count_ in zip((4, 2, 4, 1, 0, 9), often, strict=True):
+            for _ in range(count_):
+                outputs = await run([x, np.array([times])])
+                np.testing.assert_array_equal(outputs["y"], x + times)
+                sums = x + np.arange(1, times + 1)[:, None]
+                np.testing.assert_array_equal(outputs["all"], sums.reshape(-1, 3))
 
 
 async def test_a_run_that_fails_says_why_though_its_shapes_were_known(

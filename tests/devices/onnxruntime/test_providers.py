@@ -199,7 +199,7 @@ def test_the_trial_runs_on_it(
 
 def test_one_that_is_there_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     library = OnnxRuntimeLibrary(onnxruntime.found()[0])
-    about = check_graph(memoryview(chain(1, 4))), LearntShapes(False)
+    about = check_graph(memoryview(chain(1, 4))), LearntShapes()
     azure = ExecutionProvider("azure")
     with pytest.raises(EngineUnavailableError, match=r"without .*'azure'"):
         RegionSession(library.on(azure), chain(1, 4), 1, *about)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from asyncnn.devices.onnxruntime import found
-from asyncnn.devices.onnxruntime.region_checks import Traits
 from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.runtime_trial import chain
 from asyncnn.devices.onnxruntime.sessions import (
@@ -25,8 +24,7 @@ def library() -> OnnxRuntimeLibrary:
 
 
 def region_of(library: OnnxRuntimeLibrary) -> RegionSessions:
-    traits = Traits(may_loop=False, depends_on_data=False)
-    return RegionSessions(library, traits, digest_of(CONTENT))
+    return RegionSessions(library, digest_of(CONTENT))
 
 
 def test_each_class_and_number_of_threads_has_its_own(
