@@ -309,17 +309,20 @@ class InProcessPreparedModel(BasePreparedModel):
 
     def _bind_open(self, tensors: Sequence[Any]) -> Request | None:
         """Return a request by the plan for the lengths of inputs; None without one."""
-        program, arrays = self._program, [*tensors]
-        spaces = arrays[len(program.model.main.input_indexes) :]
-        del arrays[-len(spaces) :]
-        if any(type(array) is not np.ndarray for array in arrays):
+        program = self._program
+        main = program.model.main
+        count = len(main.input_indexes)
+        arrays, spaces = [*tensors[:count]], tensors[count:]
+        if len(spaces) != len(main.output_indexes) or any(
+            type(array) is not np.ndarray for array in arrays
+        ):
             return None
         shapes = tuple(array.shape for array in arrays)
         are_made = type(tensors) is list and all(space is None for space in spaces)
         plan = program.known_plan(shapes)
         if plan is None and are_made:
             plan = program.plan_at_once(shapes)
-        if plan is None or len(tensors) != len(plan.ports):
+        if plan is None:
             return None
         is_open = are_made and program.open_step in plan.steps
         if not (plan.is_fixed or is_open):

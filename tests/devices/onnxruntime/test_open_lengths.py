@@ -219,6 +219,23 @@ async def test_outputs_last_longer_than_the_device() -> None:
     assert [result.max() for result in results] == list(runs)
 
 
+async def test_bound_again_it_leaves_earlier_outputs_alone() -> None:
+    x = np.ones((3, 4), F32)
+    async with open_device("onnxruntime") as device:
+        hal = (await device.prepare(load(doubled()))).hal
+        assert isinstance(hal, IInProcess)
+        for wrong in ([], [x], [x, None, None], [None, x], (x, None)):
+            assert hal.bind(wrong) is None
+        tensors: list[Any] = [x, None]
+        bound = hal.bind(tensors)
+        assert bound is not None
+        await hal.launch(bound, DEFAULT_OPTIONS)
+        first = tensors[1]
+        x[...] = 2
+        await hal.launch(bound, DEFAULT_OPTIONS)
+        assert (first.max(), tensors[1].max()) == (2, 4)
+
+
 async def test_an_input_that_is_an_output_is_copied() -> None:
     ends = [("x", FLOAT, ["n"]), ("y", FLOAT, ["n"])]
     node = helper.make_node("Relu", ["x"], ["y"])
