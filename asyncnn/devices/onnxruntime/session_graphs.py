@@ -229,9 +229,9 @@ class _Values:
     Those over memory that is gone are harmless as long as they are not run.
     """
 
-    def __init__(self, library: OnnxRuntimeLibrary) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary, *made: int) -> None:
         self._library = library
-        self.made: list[int] = []
+        self.made = [*made]
 
     def add(self, argument: RegionArgument, address: int) -> None:
         """Make a tensor over the memory at ``address``."""
@@ -364,15 +364,15 @@ class _OpenGraph(PythonSegment, CompiledGraph):
         # The words of the call are addresses: what they are of has to last.
         inputs, made = _words(call.given), _words([0] * len(ports))
         status = self._function(*call.words(inputs, made))
-        values = _Values(library)
-        values.made += [each for each in made if each]
+        # Each by itself: who keeps one output is not to keep all others.
+        values = [_Values(library, each) for each in made if each]
         if status:
             error = library.failure("Run", status)
             if self._flag[0] < INTERRUPTED:
                 raise error
             return False
         assert isinstance(outputs, list)
-        results = [_array_of(library, number, values) for number in range(len(ports))]
+        results = [_array_of(library, each) for each in values]
         # Where a graph hands an input on, its output is the very memory of that.
         given_at = set(map(address_of, call.arrays))
         results = [r.copy() if address_of(r) in given_at else r for r in results]
@@ -396,12 +396,12 @@ def _words(given: Sequence[Any]) -> Any:
     return (ctypes.c_void_p * len(given))(*given)
 
 
-def _array_of(library: OnnxRuntimeLibrary, number: int, values: _Values) -> Array:
+def _array_of(library: OnnxRuntimeLibrary, values: _Values) -> Array:
     """Return the elements of a tensor of ONNX Runtime's own, which the array keeps.
 
     :raises GeneralFailureError: if they are no numbers.
     """
-    value = values.made[number]
+    (value,) = values.made
     info = library.create("GetTensorTypeAndShape", value)
     try:
         element_type, lengths = library.described(info)

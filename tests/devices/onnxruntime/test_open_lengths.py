@@ -30,6 +30,7 @@ from tests.devices.onnxruntime.graphs import (
     sessions,
     tiling,
 )
+from tests.mappings import resident_bytes
 
 
 def summing() -> bytes:
@@ -217,6 +218,23 @@ async def test_outputs_last_longer_than_the_device() -> None:
         np.testing.assert_array_equal(result, 2 * x)
         result[...] = number
     assert [result.max() for result in results] == list(runs)
+
+
+async def test_an_output_that_is_kept_keeps_no_other() -> None:
+    nodes = [
+        helper.make_node("Expand", ["x", "shape"], ["large"]),
+        helper.make_node("Neg", ["x"], ["small"]),
+    ]
+    ends = [("x", FLOAT, ["n"]), ("shape", INT64, [1])]
+    results = [("large", FLOAT, ["m"]), ("small", FLOAT, ["n"])]
+    kept: list[Any] = []
+    async with open_device("onnxruntime") as device:
+        prepared = await device.prepare(load(graph(nodes, ends, results)))
+        length, before = 1 << 22, resident_bytes()
+        for number in range(40):  # of 16 MiB each, for lengths that differ
+            given = [np.ones(1, F32), np.array([length + number])]
+            kept.append((await prepared.run(given))["small"])
+        assert resident_bytes() - before < 20 * 4 * length
 
 
 async def test_bound_again_it_leaves_earlier_outputs_alone() -> None:
