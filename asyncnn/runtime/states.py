@@ -9,7 +9,9 @@ further ones. To a session it is inputs and outputs like others, which `Kept` de
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -61,32 +63,43 @@ def pairs_by_name(model: NamedModel) -> dict[str, str]:
     beginning or end that says which is which, and no other input or output has a part
     in that. The model has others, too.
     """
+    inputs = {info.name: info for info in model.inputs}
+    earlier = states_before(inputs, (info.name for info in model.outputs))
     matches = [
-        (before.name, after.name)
-        for before in model.inputs
+        (name, after.name)
         for after in model.outputs
-        if before.is_like(after)
-        and has_known_shape(before)
-        and before.axes == after.axes
-        and are_one_state(before.name, after.name)
+        for name in earlier.get(after.name, ())
+        if inputs[name].is_like(after)
+        and has_known_shape(inputs[name])
+        and inputs[name].axes == after.axes
     ]
+    counts = Counter(chain.from_iterable(enumerate(each) for each in matches))
     pairs = {
         before: after
         for before, after in matches
-        if sum(one == before for one, _ in matches) == 1
-        and sum(two == after for _, two in matches) == 1
+        if counts[0, before] == counts[1, after] == 1
     }
     if len(pairs) in (len(model.inputs), len(model.outputs)):
         return {}
-    return pairs
+    return {name: pairs[name] for name in inputs if name in pairs}
 
 
-def are_one_state(before: str, after: str) -> bool:
-    """Return whether names are of one state, before a step and after it.
+def states_before(befores: Iterable[str], afters: Iterable[str]) -> dict[str, set[str]]:
+    """Return names of states before a step, by the names of those after it.
 
     They differ by one word at the beginning or end that says which is which.
     """
-    return _are_one(_words(before), _words(after))
+    marked = defaultdict[tuple[str, ...], list[tuple[str, str]]](list)
+    for name in befores:
+        for mark, rest in _parted(_words(name)):
+            marked[rest].append((mark, name))
+    found = defaultdict[str, set[str]](set)
+    for after in afters:
+        for other, rest in _parted(_words(after)):
+            for mark, name in marked.get(rest, ()) if rest else ():
+                if _is_step(mark, other, rest):
+                    found[after].add(name)
+    return found
 
 
 def has_known_shape(info: TensorInfo) -> bool:
@@ -105,17 +118,12 @@ def _words(name: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _are_one(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
-    for mark, rest in _parted(before):
-        for other, left in _parted(after):
-            if not rest or rest != left:
-                continue
-            is_later = other in _LATER and (not mark or mark in _EARLIER | _GOING_IN)
-            is_out = other in _COMING_OUT and mark in _GOING_IN | {""}
-            is_earlier = mark in _EARLIER and other in _COMING_OUT | {""}
-            if is_later or ((is_out or is_earlier) and not _MEMORY.isdisjoint(rest)):
-                return True
-    return False
+def _is_step(mark: str, other: str, rest: tuple[str, ...]) -> bool:
+    """Return whether words mark what ``rest`` names before and after a step."""
+    is_later = other in _LATER and (not mark or mark in _EARLIER | _GOING_IN)
+    is_out = other in _COMING_OUT and mark in _GOING_IN | {""}
+    is_earlier = mark in _EARLIER and other in _COMING_OUT | {""}
+    return is_later or ((is_out or is_earlier) and not _MEMORY.isdisjoint(rest))
 
 
 def _parted(words: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -59,7 +59,7 @@ from asyncnn.runtime.onnx.schema import (
     tensors_in,
 )
 from asyncnn.runtime.onnx.tensors import FileSpan, TensorReader
-from asyncnn.runtime.states import are_one_state
+from asyncnn.runtime.states import states_before
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _FLOAT, _INT64, _STRING, _BOOL, _BFLOAT16 = 1, 7, 8, 9, 16
@@ -104,13 +104,13 @@ def reading_whole(
         inputs = ranked(inputs, input_shapes)
         lengths = {each.name: each.named_lengths for each in inputs}
         known = given_lengths(lengths, input_shapes)
-        outputs = [_like_its_state(_axes(info), inputs) for info in graph.output]
+        outputs = _like_their_states(map(_axes, graph.output), inputs)
         is_open = _has_open(inputs, known)
         # ONNX Runtime infers what follows from the file itself, and knows it better.
         is_complete = not (fixed or _has_open(ends, {}) or _has_open(outputs, {}))
         if _has_fixed(outputs) if is_open else not is_complete:
             inferred = _inferred(model, nodes, inputs, fixed, outputs, known, is_open)
-            outputs = [_like_its_state(each, inputs) for each in inferred]
+            outputs = _like_their_states(inferred, inputs)
             yield
         kinds = [node.op_type for node in nodes]
         if not DATA_DEPENDENT.isdisjoint(kinds) or any(
@@ -217,33 +217,37 @@ def _axes(info: Any) -> Axes:
     return axes_of(info, f"{info.name[:80]!r}", {_BFLOAT16: BFLOAT16})
 
 
-def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
-    """Return an output with the axes of the state that it is, where it has none.
+def _like_their_states(given: Iterable[Axes], inputs: Sequence[Axes]) -> list[Axes]:
+    """Return outputs with the axes of states that they are, where they have none.
 
     An axis of another name than all of the inputs' is of any length; but a state whose
     own axis has a name may grow from step to step.
     """
-    kept = [each for each in inputs if are_one_state(each.name, output.name)]
-    if len(kept) != 1 or kept[0].dtype != output.dtype:
-        return output
-    (state,) = kept
-    alike = replace(state, name=output.name, lengths=state.named_lengths)
-    if not output.is_ranked:
-        return alike
+    outputs, by_name = [*given], {each.name: each for each in inputs}
+    earlier = states_before(by_name, (output.name for output in outputs))
     names = {
         length
         for each in inputs
         for length in each.lengths
         if isinstance(length, str) and length not in NAMELESS
     }
-    lengths = output.lengths
-    if len(lengths) != len(state.lengths) or not all(
-        own == other
-        or (isinstance(own, str) and own not in names and other not in names)
-        for own, other in zip(lengths, state.lengths, strict=True)
-    ):
-        return output
-    return alike
+    for number, output in enumerate(outputs):
+        kept = [by_name[name] for name in earlier.get(output.name, ())]
+        if len(kept) != 1 or kept[0].dtype != output.dtype:
+            continue
+        (state,) = kept
+        lengths = output.lengths
+        if not output.is_ranked or (
+            len(lengths) == len(state.lengths)
+            and all(
+                own == other
+                or (isinstance(own, str) and own not in names and other not in names)
+                for own, other in zip(lengths, state.lengths, strict=True)
+            )
+        ):
+            alike = replace(state, name=output.name, lengths=state.named_lengths)
+            outputs[number] = alike
+    return outputs
 
 
 _HOLDING = frozenset({"If", "Loop", "Scan", "SequenceMap"})
