@@ -396,6 +396,21 @@ def _words(given: Sequence[Any]) -> Any:
     return (ctypes.c_void_p * len(given))(*given)
 
 
+class _Elements:
+    """Memory of ONNX Runtime's, as NumPy makes arrays of, which keep it."""
+
+    def __init__(
+        self, values: _Values, address: int, shape: Shape, dtype: np.dtype[Any]
+    ) -> None:
+        self._values = values
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": shape,
+            "typestr": dtype.str,
+        }
+
+
 def _array_of(library: OnnxRuntimeLibrary, values: _Values) -> Array:
     """Return the elements of a tensor of ONNX Runtime's own, which the array keeps.
 
@@ -414,8 +429,4 @@ def _array_of(library: OnnxRuntimeLibrary, values: _Values) -> Array:
     if 0 in shape:
         return np.empty(shape, dtype)
     address = library.create("GetTensorMutableData", value)
-    memory: Any = (ctypes.c_char * (dtype.itemsize * math.prod(shape))).from_address(
-        address
-    )
-    memory.values = values
-    return np.frombuffer(memory, dtype).reshape(shape)
+    return np.asarray(_Elements(values, address, shape, dtype))
