@@ -59,7 +59,6 @@ def run_dynamic_step(
     if kernels.is_data_dependent(operation.type) or kernels.computes_all_lengths(
         operation.type
     ):
-        infer_shapes(operation)  # for what it checks
         computed = kernels.compute(operation)
         if not isinstance(computed, InterruptibleRun):
             results += computed

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import astuple
 
 from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import (
@@ -183,8 +184,7 @@ def computes_all_lengths(type_: int) -> bool:
 def compute(operation: BoundOperation) -> Sequence[Array] | InterruptibleRun:
     """Compute the outputs of a data-dependent operation, all values known.
 
-    `infer_shapes`, which cannot know all of them, has checked it before. An engine's
-    are computed by a run; see `Compute`.
+    An engine's are computed by a run; see `Compute`.
 
     :raises GeneralFailureError: if the operation has no such kernel or an operand has
         an illegal value.
@@ -195,6 +195,7 @@ def compute(operation: BoundOperation) -> Sequence[Array] | InterruptibleRun:
         compute_one = type_.compute
     if compute_one is None:
         raise GeneralFailureError(f"no kernel for {type_.name}")
+    infer_shapes(operation)  # for what it checks: it cannot know all shapes
     return compute_one(operation)
 
 

@@ -79,7 +79,7 @@ def sample(version: HalVersion) -> str:
 @pytest.mark.parametrize(
     "specs",
     [
-        pytest.param(slice(None, None, 40), id="some"),
+        pytest.param(slice(None, None, 20), id="some"),
         pytest.param(
             slice(None),
             id="all",

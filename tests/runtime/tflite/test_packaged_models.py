@@ -64,7 +64,7 @@ def test_float_models_agree_with_litert(file: str) -> None:
 
 def test_a_model_with_two_branches_agrees_on_either() -> None:
     path = packaged(OPEN[2])
-    named = asyncnn.load(path)
+    named = asyncnn.load(path, strict=True)
     assert len(named.model.referenced) == 2
     rng = np.random.default_rng(1)
     samples = [[rng.normal(0, 5, named.inputs[0].dimensions)] for _ in range(40)]

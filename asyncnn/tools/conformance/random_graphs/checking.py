@@ -69,12 +69,11 @@ def evaluate(operation: BoundOperation) -> list[Array]:
     :raises GeneralFailureError: if it has no kernel, or its operands have illegal
         values or shapes.
     """
-    inferred = infer_shapes(operation)
     if kernels.is_data_dependent(operation.type):
         computed = kernels.compute(operation)
         assert isinstance(computed, list | tuple)  # no operation here is an engine's
         return list(computed)
-    shapes = zip(operation.outputs, inferred, strict=True)
+    shapes = zip(operation.outputs, infer_shapes(operation), strict=True)
     results = tuple(replace(output, shape=shape) for output, shape in shapes)
     outputs = [np.empty(o.require_shape(), o.dtype) for o in results]
     inputs = [None if i is None else i.require_value() for i in operation.inputs]
