@@ -108,7 +108,7 @@ class RpcFace:
     async def end_idle(self) -> None:
         """End the streams that wait for a request, which may never come."""
         for context in tuple(self._idle):
-            with suppress(grpc.aio.AbortError):
+            with suppress(grpc.aio.BaseError):  # its client may have gone
                 await _refuse(context, stopping())
 
     async def infer(

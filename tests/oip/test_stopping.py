@@ -178,6 +178,28 @@ async def test_a_stream_that_waits_for_a_request_ends_at_once(
         assert "about to stop" in await stream.details()
 
 
+async def test_streams_whose_clients_go_as_it_stops_are_no_error(
+    repository: Repository,
+) -> None:
+    async def nothing() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    for turns in range(24):
+        async with AsyncExitStack() as stack:
+            serving = listening.rpc_served(repository, Address.of(":0"))
+            async with serving as address:
+                channel = grpc.aio.insecure_channel(str(address))
+                await stack.enter_async_context(channel)
+                method = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+                streams = [method(nothing()) for _ in range(4)]
+                for stream in streams:
+                    await stream.wait_for_connection()
+                    stream.cancel()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+
 async def test_sigterm_ends_a_process_whose_requests_never_end(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
