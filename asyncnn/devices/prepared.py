@@ -322,10 +322,8 @@ class InProcessPreparedModel(BasePreparedModel):
         plan = program.known_plan(shapes)
         if plan is None and are_made:
             plan = program.plan_at_once(shapes)
-        if plan is None:
-            return None
-        is_open = are_made and program.open_step in plan.steps
-        if not (plan.is_fixed or is_open):
+        is_open = are_made and plan is not None and program.open_step in plan.steps
+        if plan is None or not (plan.is_fixed or is_open):
             return None
         for port, space in zip(plan.outputs, spaces, strict=True):
             if are_made:

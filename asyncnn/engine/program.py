@@ -227,12 +227,11 @@ class Program:
             plans = [plan for key, plan in self._plans.items() if key[0] == MAIN]
         if self.open_step is not None and plans:
             # What it has of the engine serves runs of all lengths that have no plan.
-            shapes, regions = (
-                tuple(port.shape for port in plans[-1].inputs),
-                self._regions[MAIN],
+            shapes = tuple(port.shape for port in plans[-1].inputs)
+            of_main = self.model, self.model.main, shapes, self.delegate, b""
+            self._widened = yield from building_plan(
+                *of_main, self._regions[MAIN], makes_way=self.makes_way
             )
-            of_main = self.model, self.model.main, shapes, self.delegate, b"", regions
-            self._widened = yield from building_plan(*of_main, makes_way=self.makes_way)
             plans.append(self._widened)
         for plan in plans:
             for kernel in _engine_kernels(plan):
@@ -449,11 +448,10 @@ def _is_small(plan: Plan) -> bool:
 
 def _is_open(plan: Plan) -> bool:
     """Return whether it is one step, whose runs may teach the shapes of its outputs."""
-    are_open = [
+    return len(plan.steps) == 1 and all(
         step.kernel is None and computes_all_lengths(step.operation.type)
         for step in plan.steps
-    ]
-    return are_open == [True]
+    )
 
 
 def _mapped(model: Model) -> Model:

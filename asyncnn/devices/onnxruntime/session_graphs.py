@@ -9,6 +9,7 @@ own means, a flag that it looks at before each node; it does not ask, so it is s
 import ctypes
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -396,21 +397,6 @@ def _words(given: Sequence[Any]) -> Any:
     return (ctypes.c_void_p * len(given))(*given)
 
 
-class _Elements:
-    """Memory of ONNX Runtime's, as NumPy makes arrays of, which keep it."""
-
-    def __init__(
-        self, values: _Values, address: int, shape: Shape, dtype: np.dtype[Any]
-    ) -> None:
-        self._values = values
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (address, False),
-            "shape": shape,
-            "typestr": dtype.str,
-        }
-
-
 def _array_of(library: OnnxRuntimeLibrary, values: _Values) -> Array:
     """Return the elements of a tensor of ONNX Runtime's own, which the array keeps.
 
@@ -429,4 +415,6 @@ def _array_of(library: OnnxRuntimeLibrary, values: _Values) -> Array:
     if 0 in shape:
         return np.empty(shape, dtype)
     address = library.create("GetTensorMutableData", value)
-    return np.asarray(_Elements(values, address, shape, dtype))
+    place = {"data": (address, False), "shape": shape, "typestr": dtype.str}
+    about = {"__array_interface__": place | {"version": 3}, "values": values}
+    return np.asarray(SimpleNamespace(**about))
