@@ -59,11 +59,7 @@ def run_dynamic_step(
     if kernels.is_data_dependent(operation.type) or kernels.computes_all_lengths(
         operation.type
     ):
-        computed = kernels.compute(operation)
-        if not isinstance(computed, InterruptibleRun):
-            results += computed
-            grow(sum([each.nbytes for each in results]))
-        elif not elsewhere(computed, [], results):
+        if not _compute(operation, elsewhere, results, grow):
             return False
     elif not _prepare_and_run(operation, step, slots, elsewhere, grow, results):
         return False
@@ -95,6 +91,21 @@ def store(
         slots[index] = result
 
 
+def _compute(
+    operation: BoundOperation,
+    elsewhere: Elsewhere,
+    results: list[Array],
+    grow: Callable[[int], None] = lambda _: None,
+) -> bool:
+    """Append what needs no kernel to ``results``; False if it was interrupted."""
+    computed = kernels.compute(operation)
+    if isinstance(computed, InterruptibleRun):
+        return elsewhere(computed, [], results)
+    results += computed
+    grow(sum([each.nbytes for each in results]))
+    return True
+
+
 def _prepare_and_run(
     operation: BoundOperation,
     step: Step,
@@ -107,11 +118,7 @@ def _prepare_and_run(
     try:
         shapes = infer_shapes(operation)
         if None in shapes and kernels.may_learn_shapes(operation.type):
-            computed = kernels.compute(operation)
-            if isinstance(computed, InterruptibleRun):
-                return elsewhere(computed, [], results)
-            results += computed
-            return True
+            return _compute(operation, elsewhere, results)
         outputs = [
             _array_for(slots[index], shape, operand, grow)
             for index, shape, operand in zip(

@@ -256,8 +256,8 @@ class SessionCall:
     ) -> None:
         self.library, self.signature = library, signature
         self.options = _RunOptions(library)
-        self.arrays = [array for _, array in signature.constants]  # they lie there
-        self.shapes = tuple(array.shape for array in self.arrays)
+        self._arrays = [array for _, array in signature.constants]  # they lie there
+        self.shapes = tuple(array.shape for array in self._arrays)
         self.constants = _Values(library)
         for argument, array in signature.constants:
             self.constants.add(argument, address_of(array))
@@ -374,9 +374,6 @@ class _OpenGraph(PythonSegment, CompiledGraph):
             return False
         assert isinstance(outputs, list)
         results = [_array_of(library, each) for each in values]
-        # Where a graph hands an input on, its output is the very memory of that.
-        given_at = set(map(address_of, call.arrays))
-        results = [r.copy() if address_of(r) in given_at else r for r in results]
         call.session.learnt.learn(call.shapes, tuple(each.shape for each in results))
         outputs += results
         return True
