@@ -162,8 +162,7 @@ class Program:
                 operands = operation.inputs, operation.outputs
                 inputs, outputs = (tuple(map(bound, indexes)) for indexes in operands)
                 type_ = operation_type(operation.type)
-                ends = inputs, outputs
-                whole = BoundOperation(type_, *ends, makes_way=self.makes_way)
+                whole = BoundOperation(type_, inputs, outputs, makes_way=self.makes_way)
                 with suppress(ValueNeededError):
                     infer_shapes(whole)
                 if is_alone and computes_all_lengths(type_):
