@@ -353,17 +353,21 @@ class _PlanBuilder:
             name = bound.type.name
             raise GeneralFailureError(f"{name} is not supported by this device")
         kernel = cost_ns = None
+        # What is true of one step of a recurrence is true of all that are alike.
+        alike = self._kernels.like(bound)
         if bound.type in CONTROL_FLOW:
             # Declared shapes are trusted where they are complete.
             for index, output in zip(operation.outputs, bound.outputs, strict=True):
                 self._shapes[index] = output.shape
-        elif self._infer(operation, bound):
+        elif self._infer(operation, bound, alike and alike[0]):
             if any(output.shape is None for output in bound.outputs):
                 outputs = [self._bound[index] for index in operation.outputs]
                 bound = replace(bound, outputs=tuple(outputs))
-            if self._delegate is not None and self._varies(operation):
+            if alike is not None:
+                kernel = alike[1]
+            elif self._delegate is not None and self._varies(operation):
                 cost_ns = self._delegate.claims(bound)
-            if cost_ns is None:
+            if cost_ns is None and kernel is None:
                 kernel = self._prepare(bound)
         if kernel is not None and self._can_fold(operation):
             self._fold(operation, kernel)
@@ -378,13 +382,19 @@ class _PlanBuilder:
         self._operands = self._subgraph.operands
         self._shapes += [o.dimensions for o in self._operands[len(self._shapes) :]]
 
-    def _infer(self, operation: Operation, bound: BoundOperation) -> bool:
+    def _infer(
+        self, operation: Operation, bound: BoundOperation, alike: BoundOperation | None
+    ) -> bool:
         """Set the shapes of the outputs; False if only execution shows them."""
         is_open = any(each is not None and each.shape is None for each in bound.inputs)
         if is_open or kernels.is_data_dependent(bound.type):  # whatever is declared
             return False
         try:
-            inferred = infer_shapes(bound)
+            inferred = (
+                tuple([output.shape for output in alike.outputs])
+                if alike is not None
+                else infer_shapes(bound)
+            )
         except ValueNeededError:
             return False
         results = operation.outputs, bound.outputs, inferred

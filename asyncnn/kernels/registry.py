@@ -137,26 +137,45 @@ class SharedKernels:
     """
 
     def __init__(self) -> None:
-        self._prepared: dict[tuple[object, ...], PreparedKernel] = {}
+        self._prepared: dict[tuple[object, ...], tuple[BoundOperation, PreparedKernel]]
+        self._prepared = {}
+        self._types: set[int] = set()
 
     def prepare(self, operation: BoundOperation) -> PreparedKernel:
         """Prepare a kernel, or return the kernel of an operation like this one.
 
         :raises AsyncnnError: as the function.
         """
-        # Constants live as long as the plan; of all else, this is what is known.
-        alike = (
-            operation.type,
-            operation.relaxed,
-            *(
-                id(each) if each is None or each.value is not None else astuple(each)
-                for each in operation.inputs + operation.outputs
-            ),
-        )
-        kernel = self._prepared.get(alike)
-        if kernel is None:
-            kernel = self._prepared[alike] = prepare(operation)
-        return kernel
+        known = self.like(operation)
+        if known is None:
+            known = operation, prepare(operation)
+            self._prepared[_likeness(operation)] = known
+            self._types.add(operation.type)
+        return known[1]
+
+    def like(
+        self, operation: BoundOperation
+    ) -> tuple[BoundOperation, PreparedKernel] | None:
+        """Return an operation that is like this one but for its data, and its kernel.
+
+        Shapes of outputs follow from the rest, and need not be known.
+        """
+        if operation.type not in self._types:
+            return None
+        return self._prepared.get(_likeness(operation))
+
+
+def _likeness(operation: BoundOperation) -> tuple[object, ...]:
+    # Constants live as long as the plan; of all else, this is what is known.
+    return (
+        operation.type,
+        operation.relaxed,
+        *[
+            id(each) if each is None or each.value is not None else astuple(each)
+            for each in operation.inputs
+        ],
+        *[(each.type, *astuple(each)[2:]) for each in operation.outputs],
+    )
 
 
 def is_data_dependent(type_: int) -> bool:
