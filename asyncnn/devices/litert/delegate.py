@@ -21,7 +21,7 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import BoundOperation
 
-WRITER_VERSION = 7
+WRITER_VERSION = 8
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0

@@ -2,14 +2,16 @@
 
 The LSTM of TFLite keeps its states in variables, the HAL in operands. So each step is
 written in single operators, all of which XNNPACK has. The products of all inputs are
-one FULLY_CONNECTED, with the weights of the four gates side by side; the ones of the
-output state are one in each step:
+one FULLY_CONNECTED, with the weights of the four gates side by side, whose rows SPLIT
+gives to the steps; the ones of the output state are one in each step:
 
 ``c' = clip(logistic(f) * c + logistic(i) * tanh(g))``
 ``h' = logistic(o) * tanh(c')``
 
 Source: 1.3/types.hal (UNIDIRECTIONAL_SEQUENCE_LSTM).
 """
+
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -68,8 +70,25 @@ class _CellWriter:
         self.output = writer.input(_OUTPUT_STATE)
         self.memory = writer.input(_CELL_STATE)
 
-    def step(self, products: WrittenTensor) -> None:
-        """Advance; ``products`` [batches, 4 units] are the inputs'."""
+    def steps(self, rows: Sequence[WrittenTensor]) -> list[WrittenTensor]:
+        """Advance by ``rows`` [batches, 4 units], the inputs' products, one by one.
+
+        Return the output state behind each.
+        """
+        graph, outputs = self._writer.graph, []
+        for row in rows[:2]:
+            begun = len(graph.tensors), len(graph.operators)
+            self._step(row)
+            outputs.append(self.output)
+        turns = len(rows) - 2
+        if turns > 0:  # all are like the second
+            length = graph.repeat(*begun, turns, rows[1].number)
+            first, last = self.output.number + length, self.memory.number
+            outputs += graph.tensors[first::length]
+            self.output, self.memory = outputs[-1], graph.tensors[last + turns * length]
+        return outputs
+
+    def _step(self, products: WrittenTensor) -> None:
         writer, graph = self._writer, self._writer.graph
         table = options("FullyConnectedOptions", FusedActivationFunction=0)
         inputs = [self.output, self._weights, self._no_bias]
@@ -133,14 +152,12 @@ def _sequence_lstm(writer: OperationWriter) -> None:
         options("FullyConnectedOptions", FusedActivationFunction=0),
     )
     cell = _CellWriter(writer, batches, units)
-    count = graph.integers([batches, _GATES * units])
-    results = []
-    for step in range(steps):
-        begin = graph.integers([step * batches, 0])
-        part = writer.floats((batches, _GATES * units))
-        writer.emit("SLICE", [products, begin, count], part, options("SliceOptions"))
-        cell.step(part)
-        results.append(cell.output)
+    rows = [products]
+    if steps > 1:
+        rows = [writer.floats((batches, _GATES * units)) for _ in range(steps)]
+        split = options("SplitOptions", NumSplits=steps)
+        graph.operator("SPLIT", [graph.integers(0), products], rows, split)
+    results = cell.steps(rows)
     table = options("PackOptions", ValuesCount=steps, Axis=0 if time_major else 1)
     writer.emit("PACK", results, writer.output(), table)
     states = (cell.output, cell.memory)[: len(writer.operation.outputs) - 1]
@@ -152,7 +169,7 @@ RULES: dict[OperationType, Rule] = {
     OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM: Rule(
         _sequence_lstm,
         FLOATS,
-        "FULLY_CONNECTED; each step SLICE, FULLY_CONNECTED, ADD, SPLIT, LOGISTIC, "
+        "FULLY_CONNECTED, SPLIT; each step FULLY_CONNECTED, ADD, SPLIT, LOGISTIC, "
         "TANH, MUL; PACK",
         "peepholes, projection, layer normalisation, a coupled input gate; "
         "more than 128 steps; another activation than tanh",

@@ -192,6 +192,27 @@ class WrittenGraph:
             )
         )
 
+    def repeat(self, tensors: int, operators: int, turns: int, row: int) -> int:
+        """Add the computed floats and operators from these numbers on again.
+
+        What they read of themselves, or of an equal part before, moves on with them;
+        instead of ``row`` each of the ``turns`` reads the next tensor. Returns how many
+        tensors each has.
+        """
+        part, operations = self.tensors[tensors:], self.operators[operators:]
+        length = len(part)
+        own = range(tensors - length, tensors + length)
+        for turn in range(1, turns + 1):
+            begun = turn * length
+            self.tensors += [
+                WrittenTensor(each.number + begun, each.type, each.shape)
+                for each in part
+            ]
+            moved = [*range(own.start), *range(own.start + begun, own.stop + begun)]
+            moved[row] = row + turn
+            self._operate_again(operations, moved)
+        return length
+
     def append(
         self, other: "WrittenGraph", known: dict[int, WrittenTensor]
     ) -> list[WrittenTensor]:
@@ -199,6 +220,16 @@ class WrittenGraph:
 
         Those in ``known``, by their numbers there, are here already.
         """
+        numbers = range(len(self.tensors))
+        if not self.operators and [*known] == [
+            each.number for each in known.values()
+        ] == [*numbers]:
+            # As the first operation of most segments has it: nothing gets a new number.
+            self.tensors += other.tensors[len(known) :]
+            self.operators += other.operators
+            self.constants += other.constants
+            self._buffers |= other._buffers
+            return self.tensors[:]
         buffers = [
             self._shared_buffer(key, other.constants[position])
             for key, position in other._buffers.items()
@@ -221,17 +252,23 @@ class WrittenGraph:
                     )
                 )
             tensors.append(here)
-        for each in other.operators:
-            self.operators.append(
-                WrittenOperator(
-                    each.name,
-                    tuple([tensors[number].number for number in each.inputs]),
-                    tuple([tensors[number].number for number in each.outputs]),
-                    each.options,
-                    each.version,
-                )
-            )
+        self._operate_again(other.operators, [tensor.number for tensor in tensors])
         return tensors
+
+    def _operate_again(
+        self, operators: Sequence[WrittenOperator], moved: Sequence[int]
+    ) -> None:
+        """Add operators, on tensors of these numbers in place of their own."""
+        self.operators += [
+            WrittenOperator(
+                each.name,
+                tuple([moved[number] for number in each.inputs]),
+                tuple([moved[number] for number in each.outputs]),
+                each.options,
+                each.version,
+            )
+            for each in operators
+        ]
 
     def _add(self, tensor: WrittenTensor) -> WrittenTensor:
         self.tensors.append(tensor)
