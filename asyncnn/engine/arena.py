@@ -25,10 +25,6 @@ class Lifespan(msgspec.Struct, frozen=True):
     first: int
     last: int
 
-    def overlaps(self, other: "Lifespan") -> bool:
-        """Return whether both are needed at some step."""
-        return self.first <= other.last and other.first <= self.last
-
 
 class ArenaLayout(msgspec.Struct, frozen=True):
     """Offset of every block, and the bytes of the arena that holds them."""

@@ -10,7 +10,7 @@ Source: the FlatBuffers binary format ("FlatBuffers Internals").
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -37,14 +37,15 @@ _pack_count = struct.Struct("<I").pack
 class TableLayout(msgspec.Struct, frozen=True, eq=False):
     """How a table with some fields lies in memory.
 
-    ``order`` are the positions of the fields' values as they are packed;
-    ``references`` are the ones that are places, with their offsets in the table.
+    ``fields`` are their numbers, and ``slots`` the same as they are packed;
+    ``references`` are the positions there of places, with their offsets in the table.
     """
 
     packer: struct.Struct
     alignment: int
     vtable: bytes
-    order: tuple[int, ...]
+    fields: tuple[int, ...]
+    slots: tuple[int, ...]
     references: tuple[tuple[int, int], ...]
 
 
@@ -76,7 +77,8 @@ def layout_of(fields: tuple[tuple[int, str], ...]) -> TableLayout:
         struct.Struct(f"<i{forms}{padding}x"),
         alignment,
         struct.pack(f"<{2 + len(offsets)}H", vtable_bytes, at, *offsets),
-        tuple(order),
+        tuple([slot for slot, _ in fields]),
+        tuple([fields[position][0] for position in order]),
         tuple(references),
     )
 
@@ -95,41 +97,35 @@ class FlatFile:
 
     def row(self, layout: TableLayout, values: Sequence[int]) -> Place:
         """Add a table of the values of fields, in its layout."""
-        size, vtable = layout.packer.size, layout.vtable
-        padding = -(self._size + size) % layout.alignment
-        place = self._size + padding + size
-        packed = [*map(values.__getitem__, layout.order)]
-        for position, offset in layout.references:
-            packed[position] = place - offset - packed[position]
-        table = vtable + layout.packer.pack(len(vtable), *packed)
-        self._parts += (bytes(padding), table)
-        self._size = place + len(vtable)
-        return place
+        columns = dict(zip(layout.fields, [(value,) for value in values], strict=True))
+        return self._together(layout, columns, 1)[0]
 
-    def tables(self, rows: Sequence[tuple[TableLayout, Sequence[int]]]) -> list[Place]:
-        """Add tables of the values of fields, each in its layout.
+    def tables(
+        self, layouts: Sequence[TableLayout], columns: Mapping[int, Sequence[int]]
+    ) -> list[Place]:
+        """Add tables, each in its layout; ``columns`` are values by field, then table.
 
-        Tables of one layout lie together, behind a vtable that they share.
+        Those of one layout lie together, behind a vtable that they share.
         """
         numbers_of: defaultdict[TableLayout, list[int]] = defaultdict(list)
-        for number, (layout, _) in enumerate(rows):
+        for number, layout in enumerate(layouts):
             numbers_of[layout].append(number)
-        places = [0] * len(rows)
+        places = [0] * len(layouts)
         for layout, numbers in numbers_of.items():
-            columns = [*zip(*[rows[number][1] for number in numbers], strict=True)]
-            added = self._together(layout, columns, len(numbers))
+            own = {s: [*map(columns[s].__getitem__, numbers)] for s in layout.slots}
+            added = self._together(layout, own, len(numbers))
             for number, place in zip(numbers, added, strict=True):
                 places[number] = place
         return places
 
     def _together(
-        self, layout: TableLayout, columns: Sequence[Sequence[int]], count: int
+        self, layout: TableLayout, columns: Mapping[int, Sequence[int]], count: int
     ) -> range:
-        """Add tables of one layout, whose values come field by field."""
+        """Add tables of one layout."""
         size, vtable = layout.packer.size, layout.vtable
         self._align(count * size, layout.alignment)
         places = range(self._size + count * size, self._size, -size)
-        packed = [columns[position] for position in layout.order]
+        packed = [columns[slot] for slot in layout.slots]
         for position, offset in layout.references:
             packed[position] = [
                 place - offset - target
@@ -160,8 +156,7 @@ class FlatFile:
         starts: list[int] = []
         for each in vectors:
             starts.append(len(words))
-            words.append(len(each))
-            words += each
+            words += (len(each), *each)
         padding = -self._size % _OFFSET_BYTES
         self._parts += (bytes(padding), struct.pack(f"<{len(words)}i", *words))
         self._size += padding + _OFFSET_BYTES * len(words)

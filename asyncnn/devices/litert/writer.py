@@ -45,7 +45,6 @@ from asyncnn.lazy import module_alone
 
 Made: TypeAlias = Mapping[BoundOperation, WrittenOperation]
 
-_Row: TypeAlias = tuple[TableLayout, Sequence[int]]
 _Kind: TypeAlias = tuple[str, int]
 """Name and version of operators."""
 
@@ -202,7 +201,7 @@ class _Writer:
         model = file.table(
             (
                 (0, "I", _SCHEMA_VERSION),
-                (1, REFERENCE, file.references(file.tables([*map(_code, codes)]))),
+                (1, REFERENCE, file.references(self._codes(codes))),
                 (2, REFERENCE, file.references([graph])),
                 (4, REFERENCE, file.references([empty, *buffers])),
             )
@@ -237,16 +236,27 @@ class _Writer:
             )
         )
 
+    def _codes(self, kinds: Iterable[_Kind]) -> list[Place]:
+        numbers = [getattr(_operators, name) for name, _ in kinds]
+        deprecated = [min(number, _MAX_DEPRECATED_CODE) for number in numbers]
+        versions = [version for _, version in kinds]
+        columns = {0: deprecated, 2: versions, 3: numbers}
+        return self._file.tables([_CODE] * len(numbers), columns)
+
     def _buffers(self) -> list[Place]:
-        rows: list[_Row] = []
+        layouts: list[TableLayout] = []
+        places: list[Place] = []
+        sizes: list[int] = []
         for number, constant in enumerate(self._graph.constants):
             data = constant.data()
-            if constant.dtype in _APART and may_lie_apart(data):
+            is_apart = constant.dtype in _APART and may_lie_apart(data)
+            if is_apart:
                 self._apart.append((number, constant, data))
-                rows.append((_BUFFER_APART, (0, data.size)))
-            else:
-                rows.append((_BUFFER, (self._file.data(data),)))
-        return self._file.tables(rows)
+            layouts.append(_BUFFER_APART if is_apart else _BUFFER)
+            places.append(0 if is_apart else self._file.data(data))
+            sizes.append(data.size)
+        columns = {0: places, 1: [0] * len(sizes), 2: sizes}
+        return self._file.tables(layouts, columns)
 
     def _tensors(self, named: Collection[int]) -> list[Place]:
         """Write the tensors; those whose numbers are ``named`` have a name."""
@@ -260,66 +270,63 @@ class _Writer:
             for tensor in tensors
         ]
         quantization_of = self._quantizations(quantized)
-        rows: list[_Row] = []
-        for tensor, quantization in zip(tensors, quantized, strict=True):
-            buffer = tensor.buffer
-            values = [
-                shape_of[tensor.shape],
-                _TYPES[tensor.type],
-                0 if buffer is None else buffer + 1,
-                True,
-            ]
-            is_named = tensor.number in named
-            if is_named:
-                values.append(file.string(f"tensor_{tensor.number}"))
-            if quantization is not None:
-                values.append(quantization_of[quantization])
-            rows.append((_TENSORS[is_named, quantization is not None], values))
-        return file.tables(rows)
+        numbers, count = [tensor.number for tensor in tensors], len(tensors)
+        names = [file.string(f"tensor_{n}") if n in named else 0 for n in numbers]
+        columns: dict[int, Sequence[int]] = {
+            0: [shape_of[tensor.shape] for tensor in tensors],
+            1: [_TYPES[tensor.type] for tensor in tensors],
+            2: [0 if t.buffer is None else t.buffer + 1 for t in tensors],
+            3: names,
+            4: [quantization_of.get(each, 0) for each in quantized],
+            8: [True] * count,
+        }
+        layouts = [
+            _TENSORS[name > 0, each is not None]
+            for name, each in zip(names, quantized, strict=True)
+        ]
+        return file.tables(layouts, columns)
 
     def _quantizations(
         self, given: Iterable[_Quantization | None]
-    ) -> dict[_Quantization, Place]:
+    ) -> dict[_Quantization | None, Place]:
         """Write the quantisations; return the place of each."""
         file = self._file
         points_of: dict[tuple[int, int], Place] = {}
-        rows: dict[_Quantization, _Row] = {}
-        for each in given:
-            if each is None or each in rows:
-                continue
+        different = [each for each in dict.fromkeys(given) if each is not None]
+        columns: dict[int, list[int]] = {2: [], 3: [], 6: []}
+        for each in different:
             scales, zero_point, axis = each
             count = len(scales) // _SCALE.size
             points = points_of.get((zero_point, count))
             if points is None:
                 points = file.vector(_ZERO_POINT.pack(zero_point) * count, count)
                 points_of[zero_point, count] = points
-            rows[each] = _QUANTIZATION, (file.vector(scales, count), points, axis)
-        return dict(zip(rows, file.tables([*rows.values()]), strict=True))
+            columns[2].append(file.vector(scales, count))
+            columns[3].append(points)
+            columns[6].append(axis)
+        places = file.tables([_QUANTIZATION] * len(different), columns)
+        return dict(zip(different, places, strict=True))
 
     def _operators(self, codes: Mapping[_Kind, int]) -> list[Place]:
         """Write the operators, whose kinds have these ``codes``."""
         file, operators = self._file, self._graph.operators
-        inputs = file.integers([operator.inputs for operator in operators])
-        outputs = file.integers([operator.outputs for operator in operators])
-        tables: dict[OperatorOptions, tuple[int, Place]] = {}
-        rows: list[_Row] = []
-        for operator, read, made in zip(operators, inputs, outputs, strict=True):
-            values = [codes[operator.name, operator.version], read, made]
-            table = operator.options
+        read = file.integers([operator.inputs for operator in operators])
+        made = file.integers([operator.outputs for operator in operators])
+        options_of: dict[OperatorOptions | None, tuple[int, Place]] = {None: (0, 0)}
+        for table in dict.fromkeys([operator.options for operator in operators]):
             if table is not None:
-                if table not in tables:
-                    place = file.blob(*_options_table(table))
-                    tables[table] = getattr(_options, table.kind), place
-                values += tables[table]
-            rows.append((_OPERATORS[table is not None], values))
-        return file.tables(rows)
-
-
-def _code(kind: _Kind) -> _Row:
-    """Return the operator code of a name and a version."""
-    name, version = kind
-    number = getattr(_operators, name)
-    return _CODE, (min(number, _MAX_DEPRECATED_CODE), version, number)
+                place = file.blob(*_options_table(table))
+                options_of[table] = getattr(_options, table.kind), place
+        chosen = [options_of[operator.options] for operator in operators]
+        columns = {
+            0: [codes[operator.name, operator.version] for operator in operators],
+            1: read,
+            2: made,
+            3: [kind for kind, _ in chosen],
+            4: [place for _, place in chosen],
+        }
+        layouts = [_OPERATORS[kind > 0] for kind, _ in chosen]
+        return file.tables(layouts, columns)
 
 
 @lru_cache(maxsize=1024)

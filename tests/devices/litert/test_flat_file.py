@@ -56,7 +56,12 @@ def test_tables_of_several_layouts_come_in_order_and_share_vtables(more: int) ->
         (REFERRING, (vectors[0], 3)),
         (REFERRING, (vectors[1], 4)),
     ]
-    tables = file.tables(rows)
+    columns = {
+        0: [values[0] for _, values in rows],
+        1: [values[1] for _, values in rows],
+        2: [values[1] for _, values in rows],
+    }
+    tables = file.tables([layout for layout, _ in rows], columns)
     root = file.table(((0, REFERENCE, file.references(tables)),))
     found = tables_in(parsed(file, root))
     for table, (layout, values) in zip(found, rows, strict=True):
@@ -83,7 +88,7 @@ def test_tables_of_several_layouts_come_in_order_and_share_vtables(more: int) ->
 
 def test_there_may_be_no_tables_and_no_vectors() -> None:
     file = FlatFile()
-    assert file.tables([]) == []
+    assert file.tables([], {}) == []
     assert file.integers([]) == []
     root = file.table(((0, "I", 5),))
     assert number_in(parsed(file, root), 0, "I") == 5
