@@ -320,12 +320,7 @@ class _PlanBuilder:
     def _bind(self, operation: Operation) -> BoundOperation:
         return BoundOperation(
             type=operation_type(operation.type),
-            inputs=tuple(
-                [
-                    None if index in self._omitted else self._bind_operand(index)
-                    for index in operation.inputs
-                ]
-            ),
+            inputs=tuple(map(self._bind_operand, operation.inputs)),
             outputs=tuple(map(self._bind_output, operation.outputs)),
             relaxed=self._model.relax_computation_float32_to_float16,
             packed={},
@@ -338,9 +333,9 @@ class _PlanBuilder:
             shape = operand.dimensions
         return bound_operand(operand, shape, None)
 
-    def _bind_operand(self, index: int) -> BoundOperand:
+    def _bind_operand(self, index: int) -> BoundOperand | None:
         bound = self._bound.get(index)
-        if bound is None:
+        if bound is None and index not in self._omitted:
             shape = self._shapes[index]
             bound = bound_operand(self._operands[index], shape, self._values.get(index))
             if shape is not None:
@@ -352,22 +347,19 @@ class _PlanBuilder:
         if not (bound.type in CONTROL_FLOW or kernels.is_supported(bound.type)):
             name = bound.type.name
             raise GeneralFailureError(f"{name} is not supported by this device")
-        kernel = cost_ns = None
-        # What is true of one step of a recurrence is true of all that are alike.
-        alike = self._kernels.like(bound)
+        shapes, kernel = self._kernels.like(bound)
+        cost_ns = None
         if bound.type in CONTROL_FLOW:
             # Declared shapes are trusted where they are complete.
             for index, output in zip(operation.outputs, bound.outputs, strict=True):
                 self._shapes[index] = output.shape
-        elif self._infer(operation, bound, alike and alike[0]):
+        elif self._infer(operation, bound, shapes):
             if any(output.shape is None for output in bound.outputs):
                 outputs = [self._bound[index] for index in operation.outputs]
                 bound = replace(bound, outputs=tuple(outputs))
-            if alike is not None:
-                kernel = alike[1]
-            elif self._delegate is not None and self._varies(operation):
+            if kernel is None and self._delegate and self._varies(operation):
                 cost_ns = self._delegate.claims(bound)
-            if cost_ns is None and kernel is None:
+            if kernel is None and cost_ns is None:
                 kernel = self._prepare(bound)
         if kernel is not None and self._can_fold(operation):
             self._fold(operation, kernel)
@@ -383,18 +375,14 @@ class _PlanBuilder:
         self._shapes += [o.dimensions for o in self._operands[len(self._shapes) :]]
 
     def _infer(
-        self, operation: Operation, bound: BoundOperation, alike: BoundOperation | None
+        self, operation: Operation, bound: BoundOperation, shapes: kernels.Shapes
     ) -> bool:
         """Set the shapes of the outputs; False if only execution shows them."""
         is_open = any(each is not None and each.shape is None for each in bound.inputs)
         if is_open or kernels.is_data_dependent(bound.type):  # whatever is declared
             return False
         try:
-            inferred = (
-                tuple([output.shape for output in alike.outputs])
-                if alike is not None
-                else infer_shapes(bound)
-            )
+            inferred = shapes or infer_shapes(bound)
         except ValueNeededError:
             return False
         results = operation.outputs, bound.outputs, inferred
@@ -418,9 +406,8 @@ class _PlanBuilder:
 
     def _varies(self, operation: Operation) -> bool:
         """Return whether an input is computed, or comes with the request."""
-        return any(
-            index not in self._values and index not in self._omitted
-            for index in operation.inputs
+        return not all(
+            i in self._values or i in self._omitted for i in operation.inputs
         )
 
     def _can_fold(self, operation: Operation) -> bool:

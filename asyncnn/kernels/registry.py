@@ -6,13 +6,13 @@ computes a model needs none.
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import astuple
 
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations import infer_shapes
-from asyncnn.hal.operations.bound import Array, BoundOperation
+from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import (
     Compute,
@@ -21,6 +21,8 @@ from asyncnn.kernels.kernel import (
     Prepare,
     PreparedKernel,
 )
+
+Shapes: TypeAlias = tuple[Shape | None, ...]
 
 _DATA_DEPENDENT = "detection.proposals"
 """Its operations have shapes that depend on data."""
@@ -137,8 +139,7 @@ class SharedKernels:
     """
 
     def __init__(self) -> None:
-        self._prepared: dict[tuple[object, ...], tuple[BoundOperation, PreparedKernel]]
-        self._prepared = {}
+        self._known: dict[tuple[object, ...], tuple[Shapes, PreparedKernel]] = {}
         self._types: set[int] = set()
 
     def prepare(self, operation: BoundOperation) -> PreparedKernel:
@@ -146,23 +147,22 @@ class SharedKernels:
 
         :raises AsyncnnError: as the function.
         """
-        known = self.like(operation)
-        if known is None:
-            known = operation, prepare(operation)
-            self._prepared[_likeness(operation)] = known
+        _, kernel = self.like(operation)
+        if kernel is None:
+            kernel = prepare(operation)
+            shapes = tuple([output.shape for output in operation.outputs])
+            self._known[_likeness(operation)] = shapes, kernel
             self._types.add(operation.type)
-        return known[1]
+        return kernel
 
-    def like(
-        self, operation: BoundOperation
-    ) -> tuple[BoundOperation, PreparedKernel] | None:
-        """Return an operation that is like this one but for its data, and its kernel.
+    def like(self, operation: BoundOperation) -> tuple[Shapes, PreparedKernel | None]:
+        """Return the output shapes and the kernel of operations like this one.
 
-        Shapes of outputs follow from the rest, and need not be known.
+        No shapes, and None, if there was none. Its own outputs' need not be known.
         """
         if operation.type not in self._types:
-            return None
-        return self._prepared.get(_likeness(operation))
+            return (), None
+        return self._known.get(_likeness(operation), ((), None))
 
 
 def _likeness(operation: BoundOperation) -> tuple[object, ...]:
