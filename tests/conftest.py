@@ -15,6 +15,7 @@ from asyncnn.service.driver import quotas as clients
 
 pytest_plugins = [
     "tests.browser",
+    "tests.forked_starts",
     "tests.missing_peers",
     "tests.other_loops",
     "tests.time_limit",

@@ -205,6 +205,7 @@ class TestDrivers:
             await until(lambda: driver.process.poll() is not None)
         assert driver.process.returncode == -9
 
+    @pytest.mark.started_anew
     async def test_one_that_does_not_start_is_ended_when_that_is_cancelled(
         self,
     ) -> None:

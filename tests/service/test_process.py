@@ -25,6 +25,8 @@ from asyncnn.service.process import (
 )
 from tests.waits import until
 
+pytestmark = pytest.mark.started_anew
+
 
 def is_running(pid: int) -> bool:
     try:

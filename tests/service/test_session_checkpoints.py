@@ -143,7 +143,7 @@ def _driver_pid() -> int:
         pids = [int(each) for each in file.read().split()]
     for pid in pids:
         with open(f"/proc/{pid}/cmdline", "rb") as command:
-            if b"asyncnn" in command.read():
+            if b"asyncnn.service.start" in command.read():
                 return pid
     raise AssertionError("there is no driver")
 

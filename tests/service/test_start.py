@@ -13,6 +13,8 @@ from asyncnn.service.process import private_address, running_driver
 from tests.networks import addition
 from tests.service.loaded import PLACE, VARIABLE
 
+pytestmark = pytest.mark.started_anew
+
 X = np.ones((2, 3), np.float32)
 
 MAX_MODULES = 231
