@@ -18,10 +18,10 @@ import stat
 import struct
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -67,8 +67,12 @@ SYNC_START, SYNC_END = 0, 4
 _FLAGS = struct.Struct("Q")
 _NAME = "/dmabuf:"
 
-_final: WeakSet[mmap.mmap] = WeakSet()
-"""Mappings of files whose contents are."""
+ROOM_BYTES, _ROOMS = 1 << 16, 32
+ALL_ROOMS_BYTES = ROOM_BYTES * _ROOMS
+"""Memory in front of what never changes; see `Room`."""
+
+_final: WeakKeyDictionary[mmap.mmap, list[int]] = WeakKeyDictionary()
+"""What never changes, with the rooms in front that are free."""
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
@@ -123,17 +127,69 @@ def map_pages(span: MappedSpan, seals: int) -> memoryview:
     tail = TAIL_BYTES if -length % mmap.PAGESIZE < TAIL_BYTES else 0
     # Linux before 6.7 shares a file sealed against writing with no one who could have
     # written it; nobody can distinguish a private mapping of it from a shared one.
-    flags = mmap.MAP_PRIVATE if is_immutable(seals) else mmap.MAP_SHARED
+    is_final = is_immutable(seals)
+    flags = mmap.MAP_PRIVATE if is_final else mmap.MAP_SHARED
+    room = ALL_ROOMS_BYTES if is_final else 0
     # Python's own mapping of a file would keep a duplicate of the descriptor open. So
     # it maps none, and owns the addresses that the file is mapped to afterwards.
     pages = mmap.mmap(
-        -1, length + tail, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE, prot=span.protection
+        *(-1, room + length + tail),
+        flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
+        prot=READ_WRITE if is_final else span.protection,
     )
     beginning = span._replace(offset=span.offset - skipped, length=length)
-    _map_over(pages, beginning, flags)
-    if is_immutable(seals):
-        _final.add(pages)
-    return memoryview(pages)[skipped:length]
+    map_over(pages, beginning, flags, room)
+    data = memoryview(pages)[room + skipped : room + length]
+    return finished(pages, data) if is_final else data
+
+
+def new_pages(size: int) -> tuple[mmap.mmap, memoryview]:
+    """Return memory of this process, to be filled and `finished`: its pages, its bytes.
+
+    It is had in large pages, where the system has them.
+    """
+    # Not without reservation: refused where there is not as much memory.
+    end = ALL_ROOMS_BYTES + size
+    pages = mmap.mmap(-1, end + TAIL_BYTES, flags=mmap.MAP_PRIVATE)
+    with suppress(OSError):  # not the rooms, most of which stay untouched
+        pages.madvise(mmap.MADV_HUGEPAGE, ALL_ROOMS_BYTES)
+    return pages, memoryview(pages)[ALL_ROOMS_BYTES:end]
+
+
+def finished(pages: mmap.mmap, data: memoryview) -> memoryview:
+    """Return bytes of pages that nobody is going to write to from now on."""
+    _final[pages] = [*range(_ROOMS)]
+    return data.toreadonly()
+
+
+class Room:
+    """Memory in front of an array that never changes, taken until this goes.
+
+    What lies there, and refers to what is behind it, ends at ``end``, and the array
+    begins ``distance`` bytes later. There are `ROOM_BYTES`.
+    """
+
+    def __init__(self, free: list[int], number: int, begin: int, array: int) -> None:
+        self._free, self._number = free, number
+        self.end = begin + ALL_ROOMS_BYTES - number * ROOM_BYTES
+        self.distance = array - self.end
+
+    def __del__(self) -> None:
+        self._free.append(self._number)
+
+
+def room_before(array: NDArray[Any]) -> Room | None:
+    """Take room in front of an array; None if there is none."""
+    owner = owner_of(array)
+    if not isinstance(owner, mmap.mmap):
+        return None
+    free = _final.get(owner, [])
+    try:
+        number = free.pop()
+    except IndexError:
+        return None
+    begin = np.frombuffer(owner, np.uint8).ctypes.data
+    return Room(free, number, begin, array.ctypes.data)
 
 
 def is_dma_buf(fd: int, status: os.stat_result) -> bool:
@@ -396,8 +452,12 @@ def copy_bytes(source: int, target: int, size: int) -> int:
     return done
 
 
-def _map_over(pages: mmap.mmap, span: MappedSpan, flags: int) -> None:
-    address = np.frombuffer(pages, np.uint8).ctypes.data
+def map_over(pages: mmap.mmap, span: MappedSpan, flags: int, at: int) -> None:
+    """Map a span in place of pages, from there on.
+
+    :raises OSError: if that fails.
+    """
+    address = np.frombuffer(pages, np.uint8).ctypes.data + at
     found = _mmap(
         address, span.length, span.protection, flags | _MAP_FIXED, span.fd, span.offset
     )

@@ -9,6 +9,7 @@ private mapping is no better, nor is a lock, which others need not ask for.
 import mmap
 import os
 from collections.abc import Iterable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -29,9 +30,14 @@ from asyncnn.memory.handles import (
     seals_of,
 )
 from asyncnn.memory.pages import (
+    ALL_ROOMS_BYTES,
+    TAIL_BYTES,
     copy_bytes,
+    finished,
+    map_over,
     map_pages,
     misfit_of,
+    new_pages,
     os_errors,
     read_into,
     write_all,
@@ -69,9 +75,10 @@ def allocate_blob(size: int) -> Memory:
 def shareable(memory: Memory) -> Memory:
     """Return a pool of the same bytes whose handle can travel to another process.
 
-    That is ``memory`` itself if it has a descriptor. Otherwise it is a copy, to which
-    later writes do not carry over in either direction: what another process puts into
-    it must be copied back. The copy of a read-only pool can never be changed again.
+    That is ``memory`` itself if it has a descriptor, and a file that was read becomes
+    one with its pages. Otherwise it is a copy, to which later writes do not carry over
+    in either direction: what another process puts into it must be copied back. The copy
+    of a read-only pool can never be changed again.
 
     :raises InvalidArgumentError: if the pool has neither descriptor nor buffer.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
@@ -80,10 +87,33 @@ def shareable(memory: Memory) -> Memory:
         return memory
     data = view(memory)[: memory.size]
     if data.readonly:
+        pages, rest = data.obj, ALL_ROOMS_BYTES + TAIL_BYTES
+        if (
+            isinstance(pages, mmap.mmap)
+            and pages in _read
+            and len(data) == len(pages) - rest
+        ):
+            return _read[pages] or _moved(pages, data)
         return final_of([data], len(data))
     copy = allocate(memory.size)
     view(copy)[:] = data
     return copy
+
+
+def _moved(pages: mmap.mmap, data: memoryview) -> Memory:
+    """Return a pool of a new file with the bytes of pages, which are its from now on.
+
+    Others may read them meanwhile.
+    """
+    with os_errors(f"copy of a pool of {len(data)} bytes", len(data)):
+        draft = Descriptor(create_file("asyncnn-constants"))
+        for at in range(0, len(data), _MOVED_BYTES):
+            part = data[at : at + _MOVED_BYTES]
+            write_all(draft.fd, part, at)
+            span = MappedSpan(draft.fd, READ, at, len(part))
+            map_over(pages, span, mmap.MAP_PRIVATE, ALL_ROOMS_BYTES + at)
+    pool = _read[pages] = final_pool(draft)
+    return pool
 
 
 def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryview]:
@@ -105,11 +135,14 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
             raise
 
 
-_SMALL_BYTES = 1 << 22
-"""Pages of files in memory take several times as long to be had as a process's own.
+_SMALL_BYTES = 1 << 21
+"""Bytes that are had sooner than pages."""
 
-But what is larger is not to be there twice when a driver gets it.
-"""
+_MOVED_BYTES = 1 << 21
+"""Bytes that are there twice at a time, while they become a file's."""
+
+_read: WeakKeyDictionary[mmap.mmap, Memory | None] = WeakKeyDictionary()
+"""Pages that were read, of this process, and the file in memory that they are now."""
 
 
 class FileReader:
@@ -156,8 +189,7 @@ class FileReader:
         """
         fd = self._file.fd
         with os_errors(self._where):
-            seals = seals_of(fd)
-            if is_immutable(seals) and keeps_its_bytes(seals, self._status.st_dev):
+            if self._is_sealed():
                 return map_file(fd)
             # Refused where there is not as much memory; a file may be mostly holes.
             mmap.mmap(-1, max(len(self), 1), mmap.MAP_PRIVATE).close()
@@ -167,17 +199,31 @@ class FileReader:
         self.check_unchanged()
         return final_pool(draft)
 
+    def _is_sealed(self) -> bool:
+        seals = seals_of(self._file.fd)
+        return is_immutable(seals) and keeps_its_bytes(seals, self._status.st_dev)
+
     def read(self) -> Memory:
-        """Return the same; small files are of this process, copied if they are sent.
+        """Return the same in memory of this process, a file's as soon as it is sent.
+
+        Pages of files in memory take several times as long to be had.
 
         :raises AsyncnnError: as `copy`.
         """
         size = len(self)
-        if size > _SMALL_BYTES:
-            return self.copy()
         with os_errors(self._where):
-            data = os.pread(self._file.fd, size, 0)
-        if len(data) < size:
+            data: bytes | memoryview
+            if size <= _SMALL_BYTES:
+                data = os.pread(self._file.fd, size, 0)
+                done = len(data)
+            elif self._is_sealed():
+                return map_file(self._file.fd)
+            else:
+                pages, data = new_pages(size)
+                done = read_into(data, self._file.fd, 0)
+                data = finished(pages, data)
+                _read[pages] = None
+        if done < size:
             raise self._changed()
         self.check_unchanged()
         return from_buffer(data)

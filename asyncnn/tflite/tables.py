@@ -6,7 +6,7 @@ loaded that these need.
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -254,8 +254,7 @@ class Survey(msgspec.Struct, frozen=True, eq=False):
 
     ``buffers`` are where tables and bytes begin, how many bytes there are, and the
     width of elements as which operators read them, 0 if none does. Of a part of a
-    graph, ``operators`` are the part's alone, and ``holes`` what lies apart of all
-    buffers: where bytes begin, and how many, by the numbers of these.
+    graph, ``operators`` are the part's alone.
     """
 
     buffers: Sequence[tuple[int, int, int, int]]
@@ -263,7 +262,7 @@ class Survey(msgspec.Struct, frozen=True, eq=False):
     operators: Sequence[ShortOperator]
     may_surprise: int
     is_hybrid: int
-    holes: Mapping[int, tuple[int, int]] | None = None
+    is_part: bool = False
 
 
 class Graph(msgspec.Struct, frozen=True, eq=False):

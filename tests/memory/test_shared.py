@@ -1,5 +1,6 @@
 """Pools that other processes can map: fixed in size, given back when dropped."""
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncnn.engine.array_memory import has_tail
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
@@ -19,7 +21,8 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import Memory
 from asyncnn.memory import allocate, allocate_blob, from_buffer, shareable, view
 from asyncnn.memory.handles import seals_of
-from asyncnn.memory.pages import is_final
+from asyncnn.memory.pages import ROOM_BYTES, is_final, room_before
+from asyncnn.memory.pools import part_of
 from asyncnn.memory.shared import FileReader
 from tests.memory.foreign import allocate_unsealed, leaks, sent, traces
 
@@ -198,7 +201,7 @@ def test_what_a_file_may_not_have_is_exhausted(make: Make) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("size", [1, 1 << 22, (1 << 22) + 1])
+@pytest.mark.parametrize("size", [1, 1 << 21, (1 << 21) + 1, 3 << 21])
 def test_a_file_that_was_read_never_changes(tmp_path: Path, size: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(data := bytes(range(256)) * (size // 256) + bytes(size % 256))
@@ -207,7 +210,55 @@ def test_a_file_that_was_read_never_changes(tmp_path: Path, size: int) -> None:
     path.write_bytes(bytes(size))
     assert view(pool) == data
     assert is_final(np.frombuffer(view(pool), np.uint8))
-    assert bool(pool.handle.fds) == (size > 1 << 22)  # small ones are of this process
+    assert not pool.handle.fds  # it is of this process, as long as nobody gets it
+    assert view(shareable(pool)) == view(pool) == data
     os.utime(path, ns=(0, 0))
     with pytest.raises(GeneralFailureError, match="was changed"):
         reader.read()
+
+
+@pytest.mark.parametrize("size", [(1 << 21) + 4090, (3 << 21) - 64, 1 << 22])
+def test_a_file_that_is_sent_is_there_once(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data := np.arange(size, dtype=np.uint8).tobytes())
+    pool = FileReader(path).read()
+    array = np.frombuffer(view(pool), np.uint8)
+    sent = shareable(pool)
+    assert shareable(pool) is sent
+    assert bytes(array) == bytes(view(sent)) == data
+    assert is_final(array)
+    assert has_tail(array, array.ctypes.data)
+    assert inode_at(array.ctypes.data) == os.fstat(sent.handle.fds[0]).st_ino
+    assert shareable(part_of(pool, 1, 4)) is not sent  # part of it is a copy
+
+
+def inode_at(address: int) -> int:
+    """Return the number of the file that is mapped there, 0 without one."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(each, 16) for each in line.split()[0].split("-"))
+        if begin <= address < end:
+            return int(line.split()[4])
+    return 0
+
+
+def test_there_is_room_in_front_of_what_never_changes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * (1 << 14))
+    pool = FileReader(path).read()
+    for memory in (pool, shareable(pool)):
+        array = np.frombuffer(view(memory), np.uint8)[32:]
+        rooms = [room for _ in range(40) if (room := room_before(array)) is not None]
+        ends = sorted({room.end for room in rooms})
+        assert len(ends) == len(rooms)
+        assert (np.diff(ends) == ROOM_BYTES).all()
+        for room in rooms:
+            assert room.end + room.distance == array.ctypes.data
+            ctypes.memset(room.end - ROOM_BYTES, 255, ROOM_BYTES)
+        assert room_before(array) is None
+        assert bytes(view(memory)) == path.read_bytes()
+        end = rooms.pop().end
+        del room
+        again = room_before(array)
+        assert again is not None
+        assert again.end == end
+    assert room_before(np.zeros(9)) is None

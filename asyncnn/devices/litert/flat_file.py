@@ -84,11 +84,14 @@ def layout_of(fields: tuple[tuple[int, str], ...]) -> TableLayout:
 
 
 class FlatFile:
-    """Parts of a flatbuffer from its end to its beginning."""
+    """Parts of a flatbuffer from its end to its beginning.
 
-    def __init__(self) -> None:
+    What is behind it, from its places on, is so far from its end.
+    """
+
+    def __init__(self, distance: int = 0) -> None:
         self._parts: list[bytes | memoryview] = []
-        self._size = 0
+        self._size = distance
 
     def table(self, fields: Sequence[Field]) -> Place:
         """Add a table; fields that are left out have their default."""

@@ -15,7 +15,7 @@ import resource
 import struct
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
@@ -30,7 +30,7 @@ from asyncnn.engine.costs import USUAL, Speeds
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes, os_errors
+from asyncnn.memory.pages import TAIL_BYTES, Room, aligned_bytes, os_errors
 from asyncnn.offload import room_for
 
 logger = logging.getLogger(__name__)
@@ -70,17 +70,21 @@ class GraphFile(msgspec.Struct, frozen=True, eq=False):
 
     Their data have one axis of uint8. So has the file ``behind``, if any, which
     ``content`` is the head of; nobody reads its ``holes``, places and sizes in order.
+    If there is ``room`` for the head, it is read from there, and the file where it is.
     """
 
     content: bytes
     apart: tuple[Apart, ...] = ()
     behind: Array | None = None
     holes: tuple[tuple[int, int], ...] = ()
+    room: Room | None = None
 
     @property
     def size(self) -> int:
         """Bytes of content, and of what is behind it."""
-        return len(self.content) + (0 if self.behind is None else self.behind.size)
+        distance = 0 if self.room is None else self.room.distance
+        behind = 0 if self.behind is None else self.behind.size
+        return len(self.content) + distance + behind
 
     def joined(self) -> bytes:
         """Return the file in one piece, with a copy of what lies apart."""
@@ -88,6 +92,8 @@ class GraphFile(msgspec.Struct, frozen=True, eq=False):
             return self.content
         head = bytearray(self.content)
         parts: list[bytes | bytearray | memoryview] = [head]
+        if self.room is not None:
+            parts.append(bytes(self.room.distance))
         if self.behind is not None:
             parts.append(self.behind.data)
         end = self.size
@@ -109,6 +115,14 @@ class GraphFile(msgspec.Struct, frozen=True, eq=False):
             if start > at:
                 yield address + at, start - at, head.size + at
             at = max(at, start + size)
+
+
+def referring(content: bytes, apart: Iterable[Apart], address: int) -> bytes:
+    """Return content as it is at an address, below what lies apart."""
+    head = bytearray(content)
+    for each in apart:
+        _OFFSET.pack_into(head, each.position, address_of(each.data) - address)
+    return bytes(head)
 
 
 Source: TypeAlias = bytes | bytearray | memoryview | GraphFile
@@ -222,6 +236,10 @@ class ModelMemory:
     def __init__(self, model: Source) -> None:
         self._mapped_bytes = 0
         self._kept: object = model
+        if isinstance(model, GraphFile) and model.room is not None:
+            self.address, self.size = model.room.end - len(model.content), model.size
+            ctypes.memmove(self.address, model.content, len(model.content))
+            return
         if isinstance(model, GraphFile) and model.apart and self._map(model):
             return
         if isinstance(model, GraphFile) and model.apart:

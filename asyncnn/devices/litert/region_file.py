@@ -1,12 +1,13 @@
 """Puts a head in front of a TFLite file, for a run that can be stopped in between.
 
 Offsets of flatbuffers lead forward: tables of the head refer to tables of the file that
-lies behind it, unchanged. LiteRT reaches no table but through the head, and of the file
-only those whose fields were all checked; what has others is written anew. Tensors that
-cross a barrier are copied by an operator of the head, and those behind it, which read
-the copies, are written anew, too. So are outputs copied that LiteRT would not write
-to: inputs, constants, and those that a graph lists before. Large weights lie apart
-(`graph_file`). Graphs that others run have barriers, too; what nothing runs is empty.
+lies behind it, unchanged; there is room for heads in front of most. LiteRT reaches no
+table but through the head, and of the file only those whose fields were all checked;
+what has others is written anew. Tensors that cross a barrier are copied by an operator
+of the head, and those behind it, which read the copies, are written anew, too. So are
+outputs copied that LiteRT would not write to: inputs, constants, and those that a graph
+lists before. Where there is no room, large weights lie apart (`graph_file`). Graphs
+that others run have barriers, too; what nothing runs is empty.
 
 Where lengths follow from a run alone, as behind loops, outputs are copied by operators
 that fail unless lengths are as recorded: LiteRT would leave the rest of a longer array.
@@ -27,7 +28,13 @@ from asyncnn.devices.litert.flat_file import (
     Place,
     layout_of,
 )
-from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
+from asyncnn.devices.litert.graph_file import (
+    ALIGNMENT,
+    Apart,
+    GraphFile,
+    may_lie_apart,
+    referring,
+)
 from asyncnn.devices.litert.region_parts import (
     COPIED_BYTES,
     TimedOperator,
@@ -39,6 +46,7 @@ from asyncnn.devices.litert.region_parts import (
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
 from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.memory.pages import ROOM_BYTES, Room, room_before
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.contents import IDENTIFIER
 from asyncnn.tflite.runnable import OWN_CUSTOM, custom_options, quantized_axis, reached
@@ -90,18 +98,24 @@ def region_file(
     shapes = dict(zip(main.inputs, input_shapes, strict=True))
     if output_shape is not None:
         shapes |= dict.fromkeys(main.outputs, output_shape)
-    head = _Head(contents, is_checked)
-    return head.finish(shapes, None if output_shape is not None else speeds)
+    wanted = shapes, None if output_shape is not None else speeds
+    room = room_before(np.frombuffer(contents.data, np.uint8))
+    if room is not None and not room.distance % ALIGNMENT:
+        file = _Head(contents, is_checked, room).finish(*wanted)
+        if len(file.content) <= ROOM_BYTES:
+            return file
+    return _Head(contents, is_checked, None).finish(*wanted)
 
 
 class _Head:
-    def __init__(self, contents: Contents, is_checked: bool) -> None:
+    def __init__(self, contents: Contents, is_checked: bool, room: Room | None) -> None:
         self._contents = contents
         self._is_checked = is_checked
+        self._room = room
         self._data = contents.data
         self._whole = np.frombuffer(contents.data, np.uint8)
         self._address = address_of(self._whole)
-        self._file = file = FlatFile()
+        self._file = file = FlatFile(room.distance if room else 0)
         self._empty = file.table(())
         self._buffers = dict[int, Place]()
         self._next_buffer = len(contents.buffers) or 1
@@ -138,11 +152,15 @@ class _Head:
         )
         check_holes(self._contents, self._holes, self._kept)
         content = file.joined(model, IDENTIFIER)
+        room = self._room
+        end = len(content) + (room.distance if room else 0)
         apart = tuple(
-            Apart(len(content) - place + _OFFSET_IN_BUFFER, data)
-            for place, data in self._apart
+            Apart(end - place + _OFFSET_IN_BUFFER, data) for place, data in self._apart
         )
-        return GraphFile(content, apart, self._whole, tuple(sorted(self._holes)))
+        if room is None:
+            return GraphFile(content, apart, self._whole, tuple(sorted(self._holes)))
+        content = referring(content, apart, room.end - len(content))
+        return GraphFile(content, behind=self._whole, room=room)
 
     def _graph(
         self, graph: Graph, shapes: dict[int, Shape], speeds: Speeds | None
@@ -230,14 +248,13 @@ class _Head:
         self, graph: Graph, survey: Survey, shapes: dict[int, Shape]
     ) -> list[Place]:
         """Return where tensors of a sound graph are described; place its buffers."""
-        file, tensors, holes = self._file, survey.tensors, survey.holes
+        file, tensors = self._file, survey.tensors
         ends = {*graph.inputs, *graph.outputs}
         places = [-each.table for each in tensors]
         anew = {index for index, each in enumerate(tensors) if each.is_anew}
         buffers: Iterable[int] = range(len(survey.buffers))
-        if holes is None:
-            holes = holes_of(survey, self._whole)
-        else:  # it is a part
+        holes = {} if self._room else holes_of(survey, self._whole)
+        if survey.is_part:
             operators = survey.operators
             own = ends.union(*[each.reads + each.outputs for each in operators])
             anew = (anew & own) | ends
@@ -339,6 +356,7 @@ class _Head:
         file, number = self._file, tensor.buffer
         own, known = self._contents.buffers[number], self._buffers.get(number)
         may_be_apart = tensor.type in _WEIGHTS and len(self._data) > COPIED_BYTES
+        may_be_apart &= not (self._room and own.is_plain)
         is_here = address_of(data) == self._address + own.start and not is_dense
         if is_here and known is not None and (known < 0 or may_be_apart):
             return number

@@ -59,7 +59,6 @@ def region_parts(contents: Contents, speeds: Speeds) -> list[Contents]:
     last = {index: at for at, each in enumerate(timed) for index in each.inputs}
     unread = tuple(index for index in graph.inputs if index not in last)
     last.update(dict.fromkeys(graph.outputs, len(timed)))
-    holes = holes_of(survey, np.frombuffer(contents.data, np.uint8))
     parts = []
     for first, end in pairwise([0, *edges, len(timed)]):
         made = {index for each in timed[first:end] for index in each.outputs}
@@ -78,7 +77,7 @@ def region_parts(contents: Contents, speeds: Speeds) -> list[Contents]:
                 graph,
                 inputs=(*(i for i in inputs if i not in made), *unread),
                 outputs=outputs,
-                survey=replace(survey, operators=chosen, holes=holes),
+                survey=replace(survey, operators=chosen, is_part=True),
             )
             parts.append(replace(contents, graphs=(part,)))
             unread = ()

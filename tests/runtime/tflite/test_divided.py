@@ -140,21 +140,42 @@ def test_graphs_that_others_run_are_one() -> None:
 @pytest.mark.usefixtures("at_some")
 @pytest.mark.parametrize("make", [mobilenet_v1, mobilenet_v2])
 @pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])
+@pytest.mark.parametrize("source", ["bytes", "path", "path, isolated"])
 async def test_networks_give_what_they_do_in_litert(
-    make: Any, quantized: bool, tmp_path: Path
+    make: Any, quantized: bool, source: str, tmp_path: Path
 ) -> None:
-    file = make(quantized=quantized, size=96, width=0.5)
-    named = load(file)
+    file = make(quantized=quantized, size=96, width=0.7)
+    path = tmp_path / "file.tflite"
+    path.write_bytes(file)
+    named = load(file if source == "bytes" else path)
+    path.write_bytes(bytes(len(file)))
     assert is_region(named)
     assert segments(named) > 2
     inputs = samples(named, below=100)
     wanted = by_litert(file, inputs)
-    async with asyncnn.open_device("accelerated") as device:
+    isolated = "isolated" in source
+    async with asyncnn.open_device("accelerated", isolated=isolated) as device:
         for _ in range(2):  # at last from the cache
             prepared = await prepared_in(tmp_path, device, named)
             runs = [prepared.run(inputs) for _ in range(8)]
             for outputs in await asyncio.gather(*runs):
                 assert_equal(outputs, wanted)
+
+
+@pytest.mark.usefixtures("at_some")
+async def test_as_many_heads_as_are_wanted_lie_in_front_of_a_file(
+    tmp_path: Path,
+) -> None:
+    file = mobilenet_v1(quantized=False, size=96, width=0.5)
+    (tmp_path / "file.tflite").write_bytes(file)
+    named = load(tmp_path / "file.tflite")
+    inputs = samples(named, below=100)
+    wanted = by_litert(file, inputs)
+    for _ in range(2):  # the places of the first are free again
+        async with asyncnn.open_device("accelerated") as device:
+            many = [await device.prepare(named) for _ in range(40 // segments(named))]
+            for prepared in many:
+                assert_equal(await prepared.run(inputs), wanted)
 
 
 def test_a_run_goes_on_where_it_was_paused() -> None:
