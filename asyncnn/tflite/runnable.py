@@ -7,7 +7,7 @@ may do to an operator, its kernel in LiteRT checks, as it has to at each run.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -377,6 +377,13 @@ def _offsets(data: memoryview, table: int, kind: str, what: str) -> tuple[int, .
     return offsets
 
 
+def callers(graph: Graph, names: Collection[str] = CALLED) -> list[Operator]:
+    """Return the operators that run other graphs, or those of some names."""
+    if graph.survey is not None:
+        return []
+    return [each for each in graph.operators if each.name in names]
+
+
 def called(operator: Operator) -> Iterator[int]:
     """Yield the numbers of the graphs that an operator runs."""
     kind, fields = CALLED.get(operator.name, ("", ()))
@@ -389,7 +396,7 @@ def reached(contents: Contents) -> set[int]:
     """Return the numbers of the first graph and all that it runs."""
     found, unread = {0}, [0]
     while unread:
-        operators = contents.graphs[unread.pop()].operators
+        operators = callers(contents.graphs[unread.pop()])
         new = {number for each in operators for number in called(each)} - found
         unread += new
         found |= new
@@ -398,12 +405,7 @@ def reached(contents: Contents) -> set[int]:
 
 def calls(contents: Contents, *names: str) -> bool:
     """Return whether a graph runs others, by any operator of these names or by any."""
-    return any(
-        each.name in (names or CALLED)
-        for graph in contents.graphs
-        if graph.survey is None
-        for each in graph.operators
-    )
+    return any(callers(graph, names or CALLED) for graph in contents.graphs)
 
 
 def keeps_lengths(contents: Contents) -> bool:
@@ -413,7 +415,7 @@ def keeps_lengths(contents: Contents) -> bool:
         all(0 < number < count for number in called(each))
         and all(a.shape == b.shape for a, b in _passed(contents, graph, each))
         for graph in contents.graphs
-        for each in graph.operators
+        for each in callers(graph)
     )
 
 
@@ -439,7 +441,7 @@ def _check_calls(contents: Contents) -> None:
     callees: dict[int, set[int]] = {}
     for graph in contents.graphs:
         callees[graph.index] = set()
-        for operator in graph.operators:
+        for operator in callers(graph):
             for number in called(operator):
                 if not 0 < number < len(contents.graphs):
                     raise InvalidArgumentError(

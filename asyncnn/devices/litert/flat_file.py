@@ -100,8 +100,17 @@ class FlatFile:
 
     def row(self, layout: TableLayout, values: Sequence[int]) -> Place:
         """Add a table of the values of fields, in its layout."""
-        columns = dict(zip(layout.fields, [(value,) for value in values], strict=True))
-        return self._together(layout, columns, 1)[0]
+        size, vtable = layout.packer.size, layout.vtable
+        padding = -(self._size + size) % layout.alignment
+        place = self._size + padding + size
+        columns = dict(zip(layout.fields, values, strict=True))
+        packed = [*map(columns.__getitem__, layout.slots)]
+        for position, offset in layout.references:
+            packed[position] = place - offset - packed[position]
+        table = vtable + layout.packer.pack(len(vtable), *packed)
+        self._parts += (bytes(padding), table)
+        self._size = place + len(vtable)
+        return place
 
     def tables(
         self, layouts: Sequence[TableLayout], columns: Mapping[int, Sequence[int]]

@@ -37,9 +37,13 @@ from asyncnn.devices.litert.graph_file import (
 )
 from asyncnn.devices.litert.region_parts import (
     COPIED_BYTES,
+    NewOperator,
+    Step,
     TimedOperator,
     check_holes,
     holes_of,
+    placed,
+    short_of,
     timed_of_records,
     timed_operators,
 )
@@ -49,14 +53,13 @@ from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.memory.pages import ROOM_BYTES, Room, room_before
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.contents import IDENTIFIER
-from asyncnn.tflite.runnable import OWN_CUSTOM, custom_options, quantized_axis, reached
+from asyncnn.tflite.runnable import OWN_CUSTOM, custom_options, reached
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
     PACKED,
     Contents,
     Graph,
     Operator,
-    ShortOperator,
     ShortTensor,
     StoredBytes,
     Survey,
@@ -71,12 +74,7 @@ _BUILTINS = generated("BuiltinOperator").BuiltinOperator
 _SHAPE_OPTIONS = generated("BuiltinOptions").BuiltinOptions.ShapeOptions
 _INT32 = generated("TensorType").TensorType.INT32
 _COMPARING_SHAPES = _BUILTINS.SHAPE, _BUILTINS.SUB, _BUILTINS.GATHER, _BUILTINS.RESHAPE
-_OPERATOR = layout_of(((0, "I"), (1, REFERENCE), (2, REFERENCE)))
-_WITH_OPTIONS = layout_of(
-    ((0, "I"), (1, REFERENCE), (2, REFERENCE), (3, "B"), (4, REFERENCE))
-)
 _BUFFER_APART = layout_of(((1, "Q"), (2, "Q")))
-_TENSOR_FIELDS = 5
 _OFFSET_IN_BUFFER = 8
 
 
@@ -176,7 +174,7 @@ class _Head:
             for position, index in enumerate(inputs):
                 if index in inputs[position + 1 :]:  # which has the value
                     name, shape = f"input_{position}", shapes.get(index)
-                    own = self._short(graph.tensors[index])
+                    own = short_of(self._data, graph.tensors[index])
                     place = self._described(own, shape, name=name)
                     inputs[position] = len(tensors)
                     tensors.append(place)
@@ -195,7 +193,7 @@ class _Head:
                         code += len(_COMPARING_SHAPES)
                     outputs[position] = len(tensors)
                     name, shape = f"output_{position}", shapes.get(index)
-                    own = self._short(graph.tensors[index])
+                    own = short_of(self._data, graph.tensors[index])
                     place = self._described(own, shape, name=name)
                     steps.append(self._added(code, read, place, tensors))
                 unmade.add(index)
@@ -204,14 +202,14 @@ class _Head:
                 (0, REFERENCE, file.references(tensors)),
                 (1, REFERENCE, file.numbers(inputs)),
                 (2, REFERENCE, file.numbers(outputs)),
-                (3, REFERENCE, file.references(steps)),
+                (3, REFERENCE, file.references(placed(file, steps))),
                 (4, REFERENCE, file.string("main")),
             )
         )
 
     def _checked(
         self, index: int, shape: Shape, tensors: list[Place]
-    ) -> tuple[list[Place], int]:
+    ) -> tuple[list[Step], int]:
         """Describe operators that fail unless a tensor has a shape, a constant.
 
         GATHER takes the one element of a constant by each difference of lengths.
@@ -221,7 +219,7 @@ class _Head:
         if not shape:  # RESHAPE counts elements
             return [], wanted
         of_int32 = _SHAPE_OPTIONS, self._file.table(((0, "b", _INT32),))
-        steps = [self._added(code, [index], place, tensors, of_int32)]
+        steps: list[Step] = [self._added(code, [index], place, tensors, of_int32)]
         for read in [len(tensors) - 1, wanted], [one, len(tensors)]:
             code += 1
             steps.append(self._added(code, read, place, tensors))
@@ -292,7 +290,7 @@ class _Head:
         return [
             self._tensor(each, shapes.get(each.index), dense.get(each.index), ends)
             if each.index in read or each.stored is None
-            else self._described(self._short(each), None)
+            else self._described(short_of(self._data, each), None)
             for each in graph.tensors
         ]
 
@@ -308,24 +306,7 @@ class _Head:
         if tensor.is_plain and is_same and not is_end:
             return -tensor.table
         name = f"tensor_{tensor.index}" if is_end else ""
-        return self._described(self._short(tensor), shape, buffer, name)
-
-    def _short(self, tensor: Tensor) -> ShortTensor:
-        """Return where that lies of a tensor which describes it anew."""
-        data = self._data
-        places = flatbuffer.places(data, tensor.table, _TENSOR_FIELDS)
-        lengths, kind, _, _, quantization = places
-        scales, points, count = 0, 0, len(tensor.scales)
-        if count:
-            table = flatbuffer.target(data, quantization)
-            _, _, scales, points = flatbuffer.places(data, table, 4)
-            scales = flatbuffer.target(data, scales)
-            points = flatbuffer.target(data, points) if tensor.zero_points else 0
-        return ShortTensor(
-            *(tensor.table, tensor.buffer, data[kind] if kind else 0),
-            flatbuffer.target(data, lengths) if lengths else 0,
-            *(count, scales, points, quantized_axis(tensor)),
-        )
+        return self._described(short_of(self._data, tensor), shape, buffer, name)
 
     def _described(
         self, tensor: ShortTensor, shape: Shape | None, buffer: int = 0, name: str = ""
@@ -410,23 +391,14 @@ class _Head:
             fields.append((8, REFERENCE, file.numbers(operator.intermediates)))
         return file.table(fields)
 
-    def _reading(self, operator: ShortOperator, read: Sequence[int]) -> Place:
-        """Describe an operator of a sound graph anew, as one that reads others."""
-        read_at, made_at = self._file.integers([read, operator.outputs])
-        values: tuple[int, ...] = operator.code, read_at, made_at
-        if not operator.options:
-            return self._file.row(_OPERATOR, values)
-        values += operator.kind, -operator.options
-        return self._file.row(_WITH_OPTIONS, values)
-
     def _safely(
         self,
         operator: Operator,
         tensors: list[Place],
         read: Sequence[int] | None = None,
-    ) -> list[Place]:
+    ) -> list[Step]:
         """Describe an operator, behind one that asks what LiteRT's does not."""
-        steps = [self._operator(operator, read)]
+        steps: list[Step] = [self._operator(operator, read)]
         if operator.name == "ATAN2":  # whether lengths are alike, as ADD_N does
             both = operator.inputs if read is None else read
             place = self._file.table(((0, REFERENCE, self._file.numbers(())),))
@@ -440,11 +412,10 @@ class _Head:
         place: Place,
         tensors: list[Place],
         options: tuple[int, ...] = (),
-    ) -> Place:
-        """Describe an operator of the head; it makes a tensor, described at a place."""
-        values = code, *self._file.integers([read, [len(tensors)]]), *options
+    ) -> NewOperator:
+        """Return an operator of the head; it makes a tensor, described at a place."""
         tensors.append(place)
-        return self._file.row(_WITH_OPTIONS if options else _OPERATOR, values)
+        return NewOperator(code, read, [len(tensors) - 1], *options)
 
     def _steps(
         self,
@@ -452,7 +423,7 @@ class _Head:
         shapes: dict[int, Shape],
         tensors: list[Place],
         speeds: Speeds | None,
-    ) -> list[Place]:
+    ) -> list[Step]:
         """Describe operators, divided by barriers; see `_divided`."""
         costs = [] if speeds is None else estimated_of_graph_ns(graph, speeds)
         survey = graph.survey
@@ -479,13 +450,13 @@ class _Head:
         timed: Sequence[TimedOperator],
         shapes: dict[int, Shape],
         tensors: list[Place],
-    ) -> list[Place]:
+    ) -> list[Step]:
         """Describe operators, and copies of what crosses a barrier, read behind it.
 
         The copies are added to ``tensors``. Operators of constants alone are no part of
         it: weights stay weights.
         """
-        steps, survey = list[Place](), graph.survey
+        steps, survey = list[Step](), graph.survey
         edges = set(barriers(timed)) if timed else set()
         last = {index: at for at, each in enumerate(timed) for index in each.inputs}
         alive = list(graph.inputs) if edges else []
@@ -499,7 +470,7 @@ class _Head:
                     place = tensors[index]
                     if index in named:  # no other tensor has that name
                         if survey is None:
-                            own = self._short(graph.tensors[index])
+                            own = short_of(self._data, graph.tensors[index])
                         else:
                             own = survey.tensors[index]
                         place = self._described(own, shapes.get(index))
@@ -513,6 +484,8 @@ class _Head:
             elif read is None:
                 steps.append(-survey.operators[at].table)
             else:
-                steps.append(self._reading(survey.operators[at], read))
+                old = survey.operators[at]
+                options = old.kind, -old.options
+                steps.append(NewOperator(old.code, read, old.outputs, *options))
             alive += each.outputs
         return steps

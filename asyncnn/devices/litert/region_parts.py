@@ -1,26 +1,37 @@
-"""Which operators of a file are run together, and which of its bytes lie apart."""
+"""Parts of heads: what is run together, described anew, or lies apart of a file."""
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices.litert.cuts import SEGMENT_NS, cuts, is_short
+from asyncnn.devices.litert.flat_file import REFERENCE, FlatFile, Place, layout_of
 from asyncnn.devices.litert.graph_file import may_lie_apart
 from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.tflite import flatbuffer
+from asyncnn.tflite.runnable import quantized_axis
 from asyncnn.tflite.tables import (
     Contents,
     Graph,
     Operator,
     ShortOperator,
+    ShortTensor,
     StoredBytes,
     Survey,
+    Tensor,
     extents,
+)
+
+_TENSOR_FIELDS = 5
+_OPERATOR = layout_of(((0, "I"), (1, REFERENCE), (2, REFERENCE)))
+_WITH_OPTIONS = layout_of(
+    ((0, "I"), (1, REFERENCE), (2, REFERENCE), (3, "B"), (4, REFERENCE))
 )
 
 COPIED_BYTES = 1 << 20
@@ -35,6 +46,35 @@ class TimedOperator(msgspec.Struct, frozen=True, eq=False, gc=False):
     outputs: tuple[int, ...]
     number: int
     reads: tuple[int, ...]
+
+
+class NewOperator(NamedTuple):
+    """An operator of a head: its code, what it reads and makes, and its options.
+
+    These are a table of a ``kind``, none if 0.
+    """
+
+    code: int
+    read: Sequence[int]
+    made: Sequence[int]
+    kind: int = 0
+    options: Place = 0
+
+
+Step: TypeAlias = Place | NewOperator
+
+
+def placed(file: FlatFile, steps: Sequence[Step]) -> list[Place]:
+    """Return where operators are described, new ones all at once in a file."""
+    new = [each for each in steps if isinstance(each, NewOperator)]
+    ends = file.integers([each for own in new for each in (own.read, own.made)])
+    columns: dict[int, Any] = dict(
+        enumerate([[own[k] for own in new] for k in range(5)])
+    )
+    columns[1], columns[2] = ends[::2], ends[1::2]
+    layouts = [_WITH_OPTIONS if own.options else _OPERATOR for own in new]
+    places = iter(file.tables(layouts, columns))
+    return [next(places) if isinstance(e, NewOperator) else e for e in steps]
 
 
 def region_parts(contents: Contents, speeds: Speeds) -> list[Contents]:
@@ -119,6 +159,23 @@ def check_holes(
     before = np.searchsorted(starts, end) - 1
     if ((before >= 0) & (ends[before] > begin)).any():
         raise InvalidArgumentError("weights lie where the file describes its graph")
+
+
+def short_of(data: memoryview, tensor: Tensor) -> ShortTensor:
+    """Return where that lies of a tensor in the file which describes it anew."""
+    places = flatbuffer.places(data, tensor.table, _TENSOR_FIELDS)
+    lengths, kind, _, _, quantization = places
+    scales, points, count = 0, 0, len(tensor.scales)
+    if count:
+        table = flatbuffer.target(data, quantization)
+        _, _, scales, points = flatbuffer.places(data, table, 4)
+        scales = flatbuffer.target(data, scales)
+        points = flatbuffer.target(data, points) if tensor.zero_points else 0
+    return ShortTensor(
+        *(tensor.table, tensor.buffer, data[kind] if kind else 0),
+        flatbuffer.target(data, lengths) if lengths else 0,
+        *(count, scales, points, quantized_axis(tensor)),
+    )
 
 
 def timed_operators(

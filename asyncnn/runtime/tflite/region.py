@@ -245,7 +245,7 @@ def region_of_graph(
         shapes.get(name, tensor.shape) == tensor.shape for name, tensor in given.items()
     )
     is_known = is_usual and all(0 not in each.shape for each in made)
-    is_known &= not (runnable.calls(contents) and _is_open(contents))
+    is_known = is_known and not (runnable.calls(contents) and _is_open(contents))
     outputs = [_port(each, each.shape if is_known else None) for each in made]
     model = region_model(LITERT, memory, inputs, outputs)
     named = NamedModel.of(model, input_names, output_names)
