@@ -272,7 +272,8 @@ class Pace:
             is_busy = any(each.is_busy for each in self._watched)
             if is_busy or any(each.is_busy for each in self._awaited):
                 self._busy_until_s = now_s + LINGER_S
-            is_prompt = self._used() < self._slice.prompt_until_s
+            until_s = self._slice.prompt_until_s
+            is_prompt = until_s > 0 and self._used() < until_s
             return is_busy if is_prompt else now_s < self._busy_until_s
 
     def _rest(self, worked_s: float, must_stop: Callable[[], bool]) -> None:

@@ -165,10 +165,14 @@ def file_of(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def closing(fd: int) -> Descriptor:
+    """Return what closes ``fd``: at once, but for files that may keep it waiting."""
+    return (Descriptor if _is_at_hand(fd) else ReceivedDescriptor)(fd)
+
+
 def _duplicate(fd: int, accesses: frozenset[int]) -> Descriptor:
     try:
-        kind = Descriptor if _is_at_hand(fd) else ReceivedDescriptor
-        descriptor = kind(os.dup(fd))
+        descriptor = closing(os.dup(fd))
         access = access_of(descriptor.fd)
         status = os.fstat(descriptor.fd)
     except (OSError, OverflowError) as error:

@@ -97,10 +97,8 @@ Choose = Callable[[PerformanceInfo], float]
 
 def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> int:
     """Return about how long ``operation`` takes; all shapes are known."""
-    inputs, outputs = (
-        [() if each is None else each.shape or () for each in operands]
-        for operands in (operation.inputs, operation.outputs)
-    )
+    inputs = [() if each is None else each.shape or () for each in operation.inputs]
+    outputs = [each.shape or () for each in operation.outputs]
     element = operation.outputs[0].type
     return int(estimated_of_shapes_ns(operation.type, inputs, outputs, element, speeds))
 

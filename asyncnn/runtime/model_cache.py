@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture, launched_preparation
 from asyncnn.deadlines import check_deadline
+from asyncnn.devices.cache_files import closing
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -42,7 +43,7 @@ from asyncnn.input_files import (
     patience,
     send_away,
 )
-from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor, handles_of
+from asyncnn.memory.descriptors import Descriptor, handles_of
 from asyncnn.memory.pools import view
 from asyncnn.offload import offload, offload_steps
 from asyncnn.pacing import Steps
@@ -197,17 +198,20 @@ class ModelCache:
 
     def _opening(self, names: "_Names", flags: int) -> Steps[list[Descriptor]]:
         """Open all files; those that are there count as used just now."""
-        if self.folder.is_file():
-            raise InvalidArgumentError(f"{self.folder} is a file, not a folder")
         is_new = bool(flags & os.O_CREAT)
-        if is_new:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            files: list[Descriptor] = [
-                ReceivedDescriptor(open_input(self.folder / name, flags))
+            if is_new:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            files = [
+                closing(open_input(self.folder / name, flags))
                 for name in (*names[0], *names[1])
             ]
             yield
+        except (FileExistsError, NotADirectoryError) as error:
+            if not self.folder.is_file():
+                raise
+            message = f"{self.folder} is a file, not a folder"
+            raise InvalidArgumentError(message) from error
         except GeneratorExit:  # nobody waits for them any more
             if is_new:
                 self._unlink(names)

@@ -137,13 +137,14 @@ class OperationWriter:
         result = self.floats(first.shape) if target is None else target
         return self.emit(name, [first, second], result, table)
 
-    def require(self, condition: bool, reason: str) -> None:
-        """Check what the operation is claimed for.
+    def require(self, condition: bool, reason: str, *shown: object) -> None:
+        """Check what the operation is claimed for; ``reason`` formats what is shown.
 
         :raises NotWrittenError: if ``condition`` is false.
         """
         if not condition:
-            raise NotWrittenError(f"{self.operation.type.name}: {reason}")
+            text = reason.format(*shown) if shown else reason
+            raise NotWrittenError(f"{self.operation.type.name}: {text}")
 
     @property
     def is_quantized(self) -> bool:
@@ -184,7 +185,7 @@ class OperationWriter:
         for index in factors:
             ratio *= self.operand(index).scale
         low, high = _RATIOS
-        self.require(low < ratio < high, f"scales that differ by {ratio:g}")
+        self.require(low < ratio < high, "scales that differ by {:g}", ratio)
 
     def quantized_like_output(self, index: int) -> WrittenTensor:
         """Return input ``index`` with the output's scale and zero point."""
@@ -252,9 +253,8 @@ class OperationWriter:
         """
         if self.is_quantized and activation:
             scale = self.operation.outputs[0].scale
-            self.require(
-                scale >= _FINEST_ACTIVATED, f"an activation at scale {scale:g}"
-            )
+            is_coarse = scale >= _FINEST_ACTIVATED
+            self.require(is_coarse, "an activation at scale {:g}", scale)
         return int(activation)
 
     def reshaped(self, source: WrittenTensor, shape: Shape) -> WrittenTensor:

@@ -7,7 +7,6 @@ where their range allows; otherwise the operation is computed on unsigned codes.
 import math
 import struct
 from collections.abc import Sequence
-from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -47,6 +46,8 @@ from asyncnn.hal.types import OperationType
 _MAX_PRODUCTS = 2**15
 """Most products of codes in one sum: with the bias it stays within int32."""
 
+_TOO_MANY_PRODUCTS = f"sums of more than {_MAX_PRODUCTS} products of codes"
+
 _MULTIPLIERS = (2.0**-100, 2.0**7)
 """Real multipliers of sums that both XNNPACK and LiteRT's kernels take."""
 
@@ -68,7 +69,7 @@ class _Weights:
         if self.is_quantized:
             self.type = INT8
             self._choose_codes(self._filter)
-        self._check_multipliers()
+            self._check_multipliers()
 
     def _choose_codes(self, filter_: BoundOperand) -> None:
         if filter_.type not in QUANT8_TYPES:
@@ -83,26 +84,16 @@ class _Weights:
             self._convert = None if unsigned else flip_sign
             self._zero_point = filter_.zero_point + (0 if unsigned else 128)
 
-    @cached_property
-    def _scales(self) -> Array:
+    def _check_multipliers(self) -> None:
         channel_quant = self._filter.channel_quant
         scales = channel_quant.scales if channel_quant else (self._filter.scale,)
         # As an array of Python's numbers, but in half the time.
-        return np.frombuffer(struct.pack(f"{len(scales)}f", *scales), np.float32)
-
-    @cached_property
-    def _bias_scales(self) -> Array:
-        data_scale = np.float32(self._writer.operand(0).scale)
+        self._scales = np.frombuffer(struct.pack(f"{len(scales)}f", *scales), "f")
         with np.errstate(all="ignore"):
-            products: Array = self._scales * data_scale
-        return products
-
-    def _check_multipliers(self) -> None:
-        if not self.is_quantized:
-            return
-        low, high = _MULTIPLIERS
-        scales = self._bias_scales
-        least, most = float(scales.min()), float(scales.max())  # NaN, if one is
+            products = self._scales * np.float32(self._writer.operand(0).scale)
+        self._bias_scales: Array = products
+        least = float(np.minimum.reduce(products))  # NaN, if one is
+        most, (low, high) = float(np.maximum.reduce(products)), _MULTIPLIERS
         output_scale = self._writer.operation.outputs[0].scale
         self._writer.require(
             least > 0
@@ -199,8 +190,7 @@ def _write_convolution(
     check_steps(writer, axes)
     weights = _Weights(writer)
     writer.require(
-        not weights.is_quantized or products <= _MAX_PRODUCTS,
-        f"sums of more than {_MAX_PRODUCTS} products of codes",
+        not weights.is_quantized or products <= _MAX_PRODUCTS, _TOO_MANY_PRODUCTS
     )
     image = image_of(writer, window, weights.type)
     image, scheme = padded_image(writer, image, axes)
@@ -227,8 +217,7 @@ def _transpose_convolution(writer: OperationWriter) -> None:
     weights = _Weights(writer)
     products = math.prod(writer.operation.shape(1)[1:])
     writer.require(
-        not weights.is_quantized or products <= _MAX_PRODUCTS,
-        f"sums of more than {_MAX_PRODUCTS} products of codes",
+        not weights.is_quantized or products <= _MAX_PRODUCTS, _TOO_MANY_PRODUCTS
     )
     writer.require(
         all(axis.after >= 0 for axis in axes),
@@ -277,8 +266,7 @@ def _fully_connected(writer: OperationWriter) -> None:
     weights = _Weights(writer)
     _, size = writer.operation.shape(1)
     writer.require(
-        not weights.is_quantized or size <= _MAX_PRODUCTS,
-        f"sums of more than {_MAX_PRODUCTS} products of codes",
+        not weights.is_quantized or size <= _MAX_PRODUCTS, _TOO_MANY_PRODUCTS
     )
     batches, _ = writer.output_shape()
     source = writer.reshaped(writer.input(0, weights.type), (batches, size))

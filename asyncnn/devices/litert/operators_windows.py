@@ -79,7 +79,8 @@ def check_steps(
     )
     writer.require(
         all(max(a.stride, a.dilation, a.filter) <= _MAX_STEP for a in axes),
-        f"a stride, dilation or filter above {_MAX_STEP}",
+        "a stride, dilation or filter above {}",
+        _MAX_STEP,
     )
 
 

@@ -120,7 +120,8 @@ def _read_scalars(operation: BoundOperation, first: int, extra: int) -> _Scalars
 def _require_scheme(operation: BoundOperation, scheme: int) -> None:
     operation.require(
         scheme in (SAME, VALID),
-        f"padding scheme {scheme} is neither {SAME} (same) nor {VALID} (valid)",
+        "padding scheme {} is neither {} (same) nor {} (valid)",
+        *(scheme, SAME, VALID),
     )
 
 
