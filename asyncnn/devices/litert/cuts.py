@@ -92,7 +92,7 @@ def cuts(steps: Sequence[Timed], part_ns: float) -> list[int]:
 
 def _crossing(steps: Sequence[Timed]) -> list[int]:
     """Return, for each boundary, how many tensors made before are read behind it."""
-    last = {index: at for at, step in enumerate(steps) for index in step.inputs}
+    last = last_reads(steps)
     changes = [0] * (len(steps) + 1)
     for at, step in enumerate(steps):
         for index in step.outputs:
@@ -103,3 +103,8 @@ def _crossing(steps: Sequence[Timed]) -> list[int]:
     for change in changes[1:]:
         crossing.append(crossing[-1] + change)
     return crossing
+
+
+def last_reads(steps: Sequence[Timed]) -> dict[int, int]:
+    """Return which step is the last to read each tensor that any does."""
+    return {index: at for at, step in enumerate(steps) for index in step.inputs}

@@ -117,7 +117,7 @@ class FlatFile:
     ) -> list[Place]:
         """Add tables, each in its layout; ``columns`` are values by field, then table.
 
-        Those of one layout lie together, behind a vtable that they share.
+        Tables of one layout lie together, behind a vtable that they share.
         """
         numbers_of: defaultdict[TableLayout, list[int]] = defaultdict(list)
         for number, layout in enumerate(layouts):

@@ -46,8 +46,6 @@ from asyncnn.hal.types import OperationType
 _MAX_PRODUCTS = 2**15
 """Most products of codes in one sum: with the bias it stays within int32."""
 
-_TOO_MANY_PRODUCTS = f"sums of more than {_MAX_PRODUCTS} products of codes"
-
 _MULTIPLIERS = (2.0**-100, 2.0**7)
 """Real multipliers of sums that both XNNPACK and LiteRT's kernels take."""
 
@@ -55,7 +53,7 @@ _MULTIPLIERS = (2.0**-100, 2.0**7)
 class _Weights:
     """Filter and bias of a linear operation as constants, and the type they ask for."""
 
-    def __init__(self, writer: OperationWriter) -> None:
+    def __init__(self, writer: OperationWriter, products: int) -> None:
         self._writer = writer
         self._filter, self._bias = writer.operand(1), writer.operand(2)
         writer.require(
@@ -70,6 +68,8 @@ class _Weights:
             self.type = INT8
             self._choose_codes(self._filter)
             self._check_multipliers()
+            reason = "sums of more than {} products of codes"
+            writer.require(products <= _MAX_PRODUCTS, reason, _MAX_PRODUCTS)
 
     def _choose_codes(self, filter_: BoundOperand) -> None:
         if filter_.type not in QUANT8_TYPES:
@@ -188,10 +188,7 @@ def _write_convolution(
 ) -> None:
     axes = window.height, window.width
     check_steps(writer, axes)
-    weights = _Weights(writer)
-    writer.require(
-        not weights.is_quantized or products <= _MAX_PRODUCTS, _TOO_MANY_PRODUCTS
-    )
+    weights = _Weights(writer, products)
     image = image_of(writer, window, weights.type)
     image, scheme = padded_image(writer, image, axes)
     result = result_of(writer, window, weights.type)
@@ -214,11 +211,7 @@ def _transpose_convolution(writer: OperationWriter) -> None:
     window = transpose_window(writer.operation)
     axes = window.height, window.width
     check_steps(writer, axes, spreads=True)
-    weights = _Weights(writer)
-    products = math.prod(writer.operation.shape(1)[1:])
-    writer.require(
-        not weights.is_quantized or products <= _MAX_PRODUCTS, _TOO_MANY_PRODUCTS
-    )
+    weights = _Weights(writer, math.prod(writer.operation.shape(1)[1:]))
     writer.require(
         all(axis.after >= 0 for axis in axes),
         "an output that reaches beyond the last filter",
@@ -263,11 +256,8 @@ def _transpose_scheme(axes: Sequence[Window]) -> int | None:
 
 
 def _fully_connected(writer: OperationWriter) -> None:
-    weights = _Weights(writer)
     _, size = writer.operation.shape(1)
-    writer.require(
-        not weights.is_quantized or size <= _MAX_PRODUCTS, _TOO_MANY_PRODUCTS
-    )
+    weights = _Weights(writer, size)
     batches, _ = writer.output_shape()
     source = writer.reshaped(writer.input(0, weights.type), (batches, size))
     table = options(

@@ -69,16 +69,15 @@ def check_steps(
     writer: OperationWriter, axes: Sequence[Window], *, spreads: bool = False
 ) -> None:
     """Check what LiteRT has int32 or memory for; a transpose ``spreads`` its input."""
-    touches = math.prod(
-        axis.filter * (axis.input if spreads else axis.output) for axis in axes
-    )
-    pixels = math.prod(axis.output for axis in axes)
+    pixels = math.prod([axis.output for axis in axes])
+    touched = math.prod([axis.input for axis in axes]) if spreads else pixels
+    touches = touched * math.prod([axis.filter for axis in axes])
     writer.require(
         touches == pixels or touches <= _MAX_TOUCHES,
         "a filter that touches too many elements",
     )
     writer.require(
-        all(max(a.stride, a.dilation, a.filter) <= _MAX_STEP for a in axes),
+        max([max(a.stride, a.dilation, a.filter) for a in axes]) <= _MAX_STEP,
         "a stride, dilation or filter above {}",
         _MAX_STEP,
     )

@@ -22,6 +22,7 @@ import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 
 from asyncnn.devices.litert.claims import WrittenOperation, write_operation
+from asyncnn.devices.litert.cuts import last_reads
 from asyncnn.devices.litert.flat_file import (
     REFERENCE,
     FlatFile,
@@ -137,7 +138,7 @@ def _graph_of(
     graph = WrittenGraph()
     values = OperandTensors(graph)
     inputs = [values.add_input(index, described[index]) for index in segment.inputs]
-    last_use = _last_uses(segment) if barriers else {}
+    last_use = last_reads(segment.steps) if barriers else {}
     for position, step in enumerate(segment.steps):
         if position in barriers:
             values.pass_barrier(
@@ -166,15 +167,6 @@ def _operands_of(segment: Segment) -> dict[int, BoundOperand]:
         if not wanted.isdisjoint(step.inputs)
         for index, operand in zip(step.inputs, step.operation.inputs, strict=True)
         if operand is not None
-    }
-
-
-def _last_uses(segment: Segment) -> dict[int, int]:
-    """Return the position of the last step that reads each operand."""
-    return {
-        index: position
-        for position, step in enumerate(segment.steps)
-        for index in step.inputs
     }
 
 
