@@ -121,10 +121,8 @@ class CApiGraph(JobSegment, CompiledGraph):
         self._types: list[TensorType] = []
         main = library.number("GetMainModelSubgraphIndex", self._model)
         graph = library.create("GetModelSubgraph", self._model, main)
-        self.inputs, self.outputs = (
-            self._tensors_of(graph, "Input"),
-            self._tensors_of(graph, "Output"),
-        )
+        self.inputs = self._tensors_of(graph, "Input")
+        self.outputs = self._tensors_of(graph, "Output")
         library.call(
             "SetCompiledModelCancellationFunction",
             self._compiled,
@@ -145,12 +143,7 @@ class CApiGraph(JobSegment, CompiledGraph):
                 *(self._compiled, 0, count, shaped, True),
             )
             layouts = [*shaped]
-        return tuple(
-            [
-                self._tensor(graph, side, number, layout)
-                for number, layout in enumerate(layouts)
-            ]
-        )
+        return tuple([self._tensor(graph, side, *each) for each in enumerate(layouts)])
 
     def _tensor(
         self, graph: int, side: str, number: int, layout: TensorLayout | None
@@ -190,14 +183,9 @@ class CApiGraph(JobSegment, CompiledGraph):
         tensors = zip(self._types, self.inputs + self.outputs, addresses, strict=True)
         buffers = _TensorBuffers(self._library, tensors)
         split, count = len(self.inputs), len(addresses)
-        words = (
-            0,
-            split,
-            buffers.address_of(0),
-            count - split,
-            buffers.address_of(split),
-        )
-        return (self._compiled, *words), buffers
+        inputs, outputs = buffers.address_of(0), buffers.address_of(split)
+        words = self._compiled, 0, split, inputs, count - split, outputs
+        return words, buffers
 
     def _ended(self, status: int) -> None:
         """See `JobSegment`."""

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import astuple
 from numpy.typing import ArrayLike
 
 from asyncnn.hal.operations.bound import Array, Shape
@@ -148,19 +149,9 @@ class WrittenGraph:
         axis: int = 0,
     ) -> WrittenTensor:
         """Add a constant; the bytes of the same array are written once."""
-        scale, zero_point = quantization
-        return self._add(
-            WrittenTensor(
-                len(self.tensors),
-                type_,
-                array.shape,
-                scale,
-                zero_point,
-                scales,
-                axis,
-                self._buffer(type_, array, convert),
-            )
-        )
+        fields = *quantization, scales, axis, self._buffer(type_, array, convert)
+        number = len(self.tensors)
+        return self._add(WrittenTensor(number, type_, array.shape, *fields))
 
     def integers(self, values: ArrayLike) -> WrittenTensor:
         """Add an int32 constant: axes, sizes, a permutation."""
@@ -220,10 +211,9 @@ class WrittenGraph:
 
         Those in ``known``, by their numbers there, are here already.
         """
-        numbers = range(len(self.tensors))
-        if not self.operators and [*known] == [
-            each.number for each in known.values()
-        ] == [*numbers]:
+        numbers = [each.number for each in known.values()]
+        all_here = [*range(len(self.tensors))]
+        if not self.operators and [*known] == numbers == all_here:
             # As the first operation of most segments has it: nothing gets a new number.
             self.tensors += other.tensors[len(known) :]
             self.operators += other.operators
@@ -238,19 +228,9 @@ class WrittenGraph:
         for tensor in other.tensors:
             here = known.get(tensor.number)
             if here is None:
-                buffer = tensor.buffer
-                here = self._add(
-                    WrittenTensor(
-                        len(self.tensors),
-                        tensor.type,
-                        tensor.shape,
-                        tensor.scale,
-                        tensor.zero_point,
-                        tensor.scales,
-                        tensor.axis,
-                        None if buffer is None else buffers[buffer],
-                    )
-                )
+                _, *fields, place = astuple(tensor)
+                fields.append(None if place is None else buffers[place])
+                here = self._add(WrittenTensor(len(self.tensors), *fields))
             tensors.append(here)
         self._operate_again(other.operators, [tensor.number for tensor in tensors])
         return tensors

@@ -184,9 +184,7 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
         :raises OperationFailedError: if it is not a `FusedActivationFunc`.
         """
         code = self.integer(index)
-        self.require(
-            code in _ACTIVATIONS, "{} is not a fused activation (0 to 3)", code
-        )
+        self.require(code in _ACTIVATIONS, f"{code} is not a fused activation (0 to 3)")
         return FusedActivationFunc(code)
 
     def axis(self, index: int, rank: int, default: int | None = None) -> int:
@@ -198,14 +196,13 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
         self.require(-rank <= axis < rank, f"axis {axis} is outside of rank {rank}")
         return axis % rank
 
-    def require(self, condition: bool, message: str, *shown: object) -> None:
-        """Check a rule that operands have to meet; ``message`` formats what is shown.
+    def require(self, condition: bool, message: str) -> None:
+        """Check a rule that operands have to meet.
 
         :raises OperationFailedError: if ``condition`` is false.
         """
         if not condition:
-            text = message.format(*shown) if shown else message
-            raise OperationFailedError(f"{self.type.name}: {text}")
+            raise OperationFailedError(f"{self.type.name}: {message}")
 
     def require_if_known(
         self, index: int, legal: Callable[[float], bool], message: str
@@ -273,7 +270,7 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
         :raises OperationFailedError: if that is not a whole number.
         """
         is_whole = divisor > 0 and size % divisor == 0
-        self.require(is_whole, "{} {} is not divisible by {}", what, size, divisor)
+        self.require(is_whole, f"{what} {size} is not divisible by {divisor}")
         return size // divisor
 
 

@@ -60,14 +60,13 @@ def check_bias_scale(operation: BoundOperation) -> None:
     if weights.type not in QUANT8_TYPES:
         return
     product = image.scale * weights.scale
-    operation.require(
-        abs(product - bias.scale) <= _TOLERATED_STEPS * operation.outputs[0].scale,
-        "the bias has scale {}, expected {}",
-        *(bias.scale, product),
-    )
-    operation.require(
-        bias.zero_point == 0, "the bias has zero point {}, expected 0", bias.zero_point
-    )
+    off = abs(product - bias.scale)
+    if not off <= _TOLERATED_STEPS * operation.outputs[0].scale:
+        reason = f"the bias has scale {bias.scale}, expected {product}"
+        operation.require(condition=False, message=reason)
+    if bias.zero_point:
+        reason = f"the bias has zero point {bias.zero_point}, expected 0"
+        operation.require(condition=False, message=reason)
 
 
 _TYPES = (
@@ -118,8 +117,7 @@ def _full_shape(
     expected = channels_of_group * window.groups
     operation.require(
         0 < expected == actual,
-        "the input has {} channels, the filter takes {}",
-        *(actual, expected),
+        f"the input has {actual} channels, the filter takes {expected}",
     )
     return _output_shape(operation, window, channels_out)
 
@@ -129,11 +127,10 @@ def _depthwise_shape(operation: BoundOperation) -> tuple[Shape]:
     filters, _, _, channels_out = operation.shape(1)
     channels_in = operation.image_shape(window.nchw)[3]
     multiplier = window.depth_multiplier
-    operation.require(filters == 1, "axis 0 of the filter is {}, expected 1", filters)
+    operation.require(filters == 1, f"axis 0 of the filter is {filters}, expected 1")
     operation.require(
         multiplier > 0 and channels_in * multiplier == channels_out,
-        "{} channels times multiplier {} is not {}",
-        *(channels_in, multiplier, channels_out),
+        f"{channels_in} channels times multiplier {multiplier} is not {channels_out}",
     )
     return _output_shape(operation, window, channels_out)
 

@@ -120,8 +120,7 @@ def _read_scalars(operation: BoundOperation, first: int, extra: int) -> _Scalars
 def _require_scheme(operation: BoundOperation, scheme: int) -> None:
     operation.require(
         scheme in (SAME, VALID),
-        "padding scheme {} is neither {} (same) nor {} (valid)",
-        *(scheme, SAME, VALID),
+        f"padding scheme {scheme} is neither {SAME} (same) nor {VALID} (valid)",
     )
 
 
