@@ -218,7 +218,8 @@ named = asyncnn.load(sys.argv[2], strict=strict)
 _, most = tracemalloc.get_traced_memory()
 tracemalloc.stop()
 pooled = sum(pool.size for pool in named.model.pools)
-print(most >> 10, anonymous_kib() - before, pooled)
+own = sum(pool.size for pool in named.model.pools if not pool.handle.fds)
+print(most >> 10, anonymous_kib() - before - (own >> 10), pooled)
 """
 
 
