@@ -23,7 +23,7 @@ pool that can be sent: the same one if it has a descriptor, else a copy.
 
 The file beneath a pool of one's own is trusted: `map_file` must not be given one that
 shrinks meanwhile. What models and caches are read from is not trusted so, but copied
-into memory that is sealed (`asyncnn.memory.shared.FileReader`).
+into memory that is sealed, or of this process (`asyncnn.memory.shared.FileReader`).
 
 A driver has no such trust. It calls `Mapper.map` for the pools of each request and
 `Mapper.flush` for what it wrote: files that a client could truncate are copied, all

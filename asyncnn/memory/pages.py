@@ -71,6 +71,9 @@ ROOM_BYTES, _ROOMS = 1 << 16, 32
 ALL_ROOMS_BYTES = ROOM_BYTES * _ROOMS
 """Memory in front of what never changes; see `Room`."""
 
+_ROOMY_BYTES = 1 << 20
+"""Shorter files are copied sooner; there may be many, and a process maps so many."""
+
 _final: WeakKeyDictionary[mmap.mmap, list[int]] = WeakKeyDictionary()
 """What never changes, with the rooms in front that are free."""
 
@@ -129,18 +132,18 @@ def map_pages(span: MappedSpan, seals: int) -> memoryview:
     # written it; nobody can distinguish a private mapping of it from a shared one.
     is_final = is_immutable(seals)
     flags = mmap.MAP_PRIVATE if is_final else mmap.MAP_SHARED
-    room = ALL_ROOMS_BYTES if is_final else 0
+    room = ALL_ROOMS_BYTES if is_final and length >= _ROOMY_BYTES else 0
     # Python's own mapping of a file would keep a duplicate of the descriptor open. So
     # it maps none, and owns the addresses that the file is mapped to afterwards.
     pages = mmap.mmap(
         *(-1, room + length + tail),
         flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
-        prot=READ_WRITE if is_final else span.protection,
+        prot=READ_WRITE if room else span.protection,
     )
     beginning = span._replace(offset=span.offset - skipped, length=length)
     map_over(pages, beginning, flags, room)
     data = memoryview(pages)[room + skipped : room + length]
-    return finished(pages, data) if is_final else data
+    return finished(pages, data, has_room=bool(room)) if is_final else data
 
 
 def new_pages(size: int) -> tuple[mmap.mmap, memoryview]:
@@ -156,9 +159,11 @@ def new_pages(size: int) -> tuple[mmap.mmap, memoryview]:
     return pages, memoryview(pages)[ALL_ROOMS_BYTES:end]
 
 
-def finished(pages: mmap.mmap, data: memoryview) -> memoryview:
+def finished(
+    pages: mmap.mmap, data: memoryview, *, has_room: bool = True
+) -> memoryview:
     """Return bytes of pages that nobody is going to write to from now on."""
-    _final[pages] = [*range(_ROOMS)]
+    _final[pages] = [*range(_ROOMS)] if has_room else []
     return data.toreadonly()
 
 

@@ -261,4 +261,6 @@ def test_there_is_room_in_front_of_what_never_changes(tmp_path: Path) -> None:
         again = room_before(array)
         assert again is not None
         assert again.end == end
+    short = shareable(from_buffer(bytes(99)))  # there may be many
+    assert room_before(np.frombuffer(view(short), np.uint8)) is None
     assert room_before(np.zeros(9)) is None
