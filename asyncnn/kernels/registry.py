@@ -4,6 +4,7 @@ A family is imported when one of its operations is prepared first: a device whos
 computes a model needs none.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -139,8 +140,8 @@ class SharedKernels:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], tuple[Shapes, PreparedKernel]] = {}
-        self._types: set[int] = set()
+        self._known: defaultdict[int, dict[object, tuple[Shapes, PreparedKernel]]]
+        self._known = defaultdict(dict)
 
     def prepare(self, operation: BoundOperation) -> PreparedKernel:
         """Prepare a kernel, or return the kernel of an operation like this one.
@@ -151,8 +152,7 @@ class SharedKernels:
         if kernel is None:
             kernel = prepare(operation)
             shapes = tuple([output.shape for output in operation.outputs])
-            self._known[_likeness(operation)] = shapes, kernel
-            self._types.add(operation.type)
+            self._known[operation.type][_likeness(operation)] = shapes, kernel
         return kernel
 
     def like(self, operation: BoundOperation) -> tuple[Shapes, PreparedKernel | None]:
@@ -160,15 +160,13 @@ class SharedKernels:
 
         No shapes, and None, if there was none. Its own outputs' need not be known.
         """
-        if operation.type not in self._types:
-            return (), None
-        return self._known.get(_likeness(operation), ((), None))
+        known = self._known.get(operation.type)
+        return known.get(_likeness(operation), ((), None)) if known else ((), None)
 
 
 def _likeness(operation: BoundOperation) -> tuple[object, ...]:
     # Constants live as long as the plan; of all else, this is what is known.
     return (
-        operation.type,
         operation.relaxed,
         *[
             id(each) if each is None or each.value is not None else astuple(each)

@@ -132,14 +132,12 @@ def _gate_sums(
         output.zero_point,
         None,
     )
-    reals = np.stack(
-        [
-            _gate_reals(operation, _CELL.weights, gates, data),
-            _gate_reals(operation, _RECURRENT, gates, output),
-        ]
-    )
-    by_column = np.repeat(reals, len(of_data.fold) // len(gates), axis=1)
-    return GateSums(of_data, of_output, Rescaling(by_column[:, np.newaxis]))
+    reals = [
+        [_gate_reals(operation, _CELL.weights, gates, data)],
+        [_gate_reals(operation, _RECURRENT, gates, output)],
+    ]
+    units = len(of_data.fold) // len(gates)
+    return GateSums(of_data, of_output, Rescaling(reals, units))
 
 
 def _gate_reals(

@@ -222,19 +222,20 @@ _UNLIMITED = np.array(1 << 62)
 class Rescaling:
     """Multiplication by ``reals``, whose shape broadcasts against the values.
 
-    Bit for bit `asyncnn.kernels.rounding.multiply_by_quantized_multiplier`.
+    Each of them stands for ``times`` in a row on the last axis. Bit for bit
+    `asyncnn.kernels.rounding.multiply_by_quantized_multiplier`.
 
     :raises GeneralFailureError: if one of them is negative or not finite.
     """
 
-    def __init__(self, reals: ArrayLike) -> None:
-        reals = np.asarray(reals, np.float64)
-        factor, shift = quantize_multipliers(reals)
+    def __init__(self, reals: ArrayLike, times: int = 1) -> None:
+        factor, shift = quantize_multipliers(np.asarray(reals, np.float64))
         left = np.clip(shift, 0, 31)
-        self._limit = INT32_MAX >> left
-        self._factor = np.asarray(factor << left)
-        self._right: Integers = np.maximum(-shift, 0)
-        self._may_overflow = bool((self._limit < INT32_MAX).any())
+        terms = [INT32_MAX >> left, np.asarray(factor << left), np.maximum(-shift, 0)]
+        if times > 1:
+            terms = [np.repeat(each, times, axis=-1) for each in terms]
+        self._limit, self._factor, self._right = terms
+        self._may_overflow = bool(left.any())
 
     def terms(self, fold: Integers = _NOTHING) -> Integers:
         """Return what a pass computes with: folds, factors, right shifts, limits."""
