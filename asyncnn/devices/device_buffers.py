@@ -62,7 +62,7 @@ _TOKENS_FROM = 1 << 31
 MAX_PLANS = 256
 """Plans of buffers that are kept for others of one model that are alike."""
 
-_SHORT_COPY_BYTES = 256 * 1024
+_SHORT_COPY_BYTES = 2**20
 """Copying no more takes the loop about as long as handing it to a thread would."""
 
 

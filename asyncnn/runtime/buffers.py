@@ -26,8 +26,8 @@ from asyncnn.offload import offload
 from asyncnn.runtime.home import Home
 from asyncnn.runtime.model import TensorInfo
 
-SHORT_ELEMENTS = 2**15
-"""Elements that are converted, and copied, faster than by another thread."""
+SHORT_BYTES = 2**21
+"""Bytes that are copied in less time than the loop needs to start a thread."""
 
 MakeArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 """Makes an array of a shape and dtype."""
@@ -44,8 +44,8 @@ class Places:
         self._make_array = make_array
 
     async def put(self, given: Sequence[Array | None]) -> list[Array | None]:
-        """Copy arrays, many elements on a thread; otherwise as `put_now`."""
-        if sum([array.size for array in given if array is not None]) > SHORT_ELEMENTS:
+        """Copy arrays, many bytes on a thread; otherwise as `put_now`."""
+        if sum([array.nbytes for array in given if array is not None]) > SHORT_BYTES:
             return await offload(self.put_now, given)
         return self.put_now(given)
 
@@ -238,7 +238,7 @@ def _pool(array: Array) -> Memory:
 
 
 async def _contiguous(contents: ArrayLike) -> Array:
-    if getattr(contents, "size", 0) > SHORT_ELEMENTS:
+    if getattr(contents, "nbytes", 0) > SHORT_BYTES:
         return await offload(np.asarray, contents, order="C")
     return np.asarray(contents, order="C")
 

@@ -38,7 +38,7 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.memory.slabs import place_of
-from asyncnn.runtime.buffers import SHORT_ELEMENTS, Places, no_place_for_buffers
+from asyncnn.runtime.buffers import SHORT_BYTES, Places, no_place_for_buffers
 from asyncnn.runtime.execution_options import copies_now, copies_of
 from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import has_fixed_shape, position_of
@@ -119,7 +119,8 @@ class Burst(Opened):
         infos = (*target.check.infos, *target.space.infos)
         # As far as shapes are fixed: what is usual then is no longer than that.
         self._is_short = all(map(has_fixed_shape, infos)) and (
-            sum([math.prod(info.dimensions) for info in infos]) <= SHORT_ELEMENTS
+            sum([math.prod(each.dimensions) * each.dtype.itemsize for each in infos])
+            <= SHORT_BYTES
         )
 
     def input(self, which: str | int = 0) -> Array:

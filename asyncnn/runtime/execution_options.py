@@ -16,7 +16,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import DEFAULT_OPTIONS, ExecutionOptions, MeasureTiming
 from asyncnn.offload import offload
-from asyncnn.runtime.buffers import SHORT_ELEMENTS
+from asyncnn.runtime.buffers import SHORT_BYTES
 
 Path: TypeAlias = Literal["async", "sync", "fenced"]
 """Which HAL call carries an execution."""
@@ -138,12 +138,12 @@ class InFlight:
 
 
 async def copies_of(views: Outputs, names: Iterable[str]) -> Outputs:
-    """Return copies of outputs; ones of many elements are made on a thread.
+    """Return copies of outputs; ones of many bytes are made on a thread.
 
     :raises ResourceExhaustedError: if there is no memory for them.
     """
     names = tuple(names)
-    if sum([views[name].size for name in names]) > SHORT_ELEMENTS:
+    if sum([views[name].nbytes for name in names]) > SHORT_BYTES:
         return await offload(copies_now, views, names)
     return copies_now(views, names)
 

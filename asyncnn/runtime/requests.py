@@ -31,7 +31,7 @@ from asyncnn.lazy import compiled_module
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.axes import dimensions_of, hint_of_shape
-from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
+from asyncnn.runtime.buffers import SHORT_BYTES, DeviceBuffer, MakeArray
 from asyncnn.runtime.model import TensorInfo, has_fixed_shape
 
 MAX_SPACE_ATTEMPTS = 4
@@ -164,7 +164,7 @@ class InputCheck:
 
     def is_long(self, inputs: Any) -> bool:
         """Return whether it may take long to make arrays of inputs that are unusual."""
-        return sum(map(_elements, self.in_order(inputs))) > SHORT_ELEMENTS
+        return sum(map(_bytes, self.in_order(inputs))) > SHORT_BYTES
 
     def with_buffers(self, inputs: Any) -> Sequence[Tensor | None]:
         """Let inputs be in device-managed buffers; otherwise like a call.
@@ -197,13 +197,17 @@ def _name_error(
     return "; ".join(parts)
 
 
-def _elements(value: Any) -> int:
-    """Return about how many numbers ``value`` has that may have to be converted."""
+_NUMBER_BYTES = 64
+"""Bytes of an array that are copied while one number of a list is converted."""
+
+
+def _bytes(value: Any) -> int:
+    """Return about how many bytes ``value`` has that may have to be converted."""
     count = 1
     while isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
         count *= len(value)
         value = value[0]
-    return count * int(getattr(value, "size", 1))
+    return count * int(getattr(value, "nbytes", _NUMBER_BYTES))
 
 
 def _checked(info: TensorInfo, value: Any) -> Array | None:

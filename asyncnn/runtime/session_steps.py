@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions, Memory, Request
-from asyncnn.runtime.buffers import SHORT_ELEMENTS, MakeArray, Places, Slot
+from asyncnn.runtime.buffers import SHORT_BYTES, MakeArray, Places, Slot
 from asyncnn.runtime.burst import open_carry
 from asyncnn.runtime.model import TensorInfo, has_fixed_shape
 from asyncnn.runtime.requests import InputCheck, Tensor
@@ -78,8 +78,8 @@ class StepCalls:
         self.inputs = Places([_array_for(info, make) for info in kept.inputs], make)
         self._out = [_array_for(info, make) for info in kept.outputs]
         arrays = *self.inputs.arrays, *self._out
-        sizes = [array.size for array in arrays if array is not None]
-        self.is_short = len(sizes) == len(arrays) and sum(sizes) <= SHORT_ELEMENTS
+        sizes = [array.nbytes for array in arrays if array is not None]
+        self.is_short = len(sizes) == len(arrays) and sum(sizes) <= SHORT_BYTES
         # From place 0, from place 1, and from what is held.
         self._calls: list[ReusableExecution | None] = [None] * 3
         self._before: list[Sequence[Tensor]] = [()] * 3

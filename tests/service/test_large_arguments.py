@@ -1,10 +1,9 @@
-"""Large arguments of the application's own memory are copied off the loop."""
+"""Large arguments of the application's own memory are copied in pieces."""
 
 import asyncio
 import gc
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from tests.networks import addition
 from tests.service.restarting import Driver, running
 from tests.waits import until
 
-ELEMENTS = 100_000
+ELEMENTS = 900_000  # in four pieces
 BYTES = 4 * ELEMENTS
 
 
@@ -71,18 +70,19 @@ def launch(
 
 
 class Copying:
-    """Watches, and may hold up, the copies of one direction."""
+    """Watches, and may hold up, the copies of one direction after their first piece."""
 
     def __init__(self, patch: pytest.MonkeyPatch, name: str) -> None:
-        self.threads: list[threading.Thread] = []
-        self.may_go = threading.Event()
-        self.may_go.set()
-        copy: Callable[[Staged], None] = getattr(Staged, name)
+        self.pieces = 0
+        self.may_go = True
+        copying: Callable[[Staged], Iterator[None]] = getattr(Staged, name)
 
-        def watched(staged: Staged) -> None:
-            self.threads.append(threading.current_thread())
-            assert self.may_go.wait(20)
-            copy(staged)
+        def watched(staged: Staged) -> Iterator[None]:
+            for _ in copying(staged):
+                self.pieces += 1
+                yield
+                while not self.may_go:
+                    yield
 
         patch.setattr(Staged, name, watched)
 
@@ -101,24 +101,30 @@ def given_back(monkeypatch: pytest.MonkeyPatch) -> list[Staged]:
     return given
 
 
-async def test_they_are_copied_on_threads_both_ways(
+async def test_they_are_copied_in_pieces_between_other_turns_of_the_loop(
     model: RemotePreparedModel,
     monkeypatch: pytest.MonkeyPatch,
     given_back: list[Staged],
 ) -> None:
-    ways = Copying(monkeypatch, "fill"), Copying(monkeypatch, "copy_back")
+    ways = Copying(monkeypatch, "filling"), Copying(monkeypatch, "copying_back")
     x = np.arange(ELEMENTS, dtype=np.float32)
     z = np.zeros_like(x)
-    for _ in range(3):
+    for way in ways:
+        way.may_go = False
+    for count in range(1, 4):
         x += 1
         callback = ExecutionFuture()
         assert launch(model, callback, request(x, z)) is ErrorStatus.NONE
+        for way in ways:
+            await until(partial(getattr, way, "pieces"))
+            assert callback.result is None
+            way.may_go = True
         assert (await callback).status is ErrorStatus.NONE
         np.testing.assert_array_equal(z, 2 * x)
-    for way in ways:
-        assert len(way.threads) == 3
-        assert threading.main_thread() not in way.threads
-    assert len(given_back) == 3
+        assert [way.pieces for way in ways] == [8, 4]  # one array is two inputs
+        for way in ways:
+            way.pieces, way.may_go = 0, False
+        assert len(given_back) == count
 
 
 async def test_a_read_only_output_is_refused_in_the_call(
@@ -137,23 +143,20 @@ async def test_one_that_is_still_copied_at_its_deadline_is_reported_then(
     monkeypatch: pytest.MonkeyPatch,
     given_back: list[Staged],
 ) -> None:
-    copying = Copying(monkeypatch, "fill")
-    copying.may_go.clear()
+    copying = Copying(monkeypatch, "filling")
+    copying.may_go = False
     monkeypatch.setattr(Connection, "execute", _never)
     x, z = np.zeros(ELEMENTS, np.float32), np.ones(ELEMENTS, np.float32)
     callbacks = [ExecutionFuture(), ExecutionFuture()]  # the second waits for its turn
     for callback in callbacks:
         deadline = time.monotonic_ns() + 200_000_000
         model.execute_1_3(request(x, z), MeasureTiming.NO, deadline, None, callback)
-    try:
-        for callback in callbacks:
-            result = await callback
-            assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
-            assert "its inputs were being copied" in result.reason
-        assert not given_back
-    finally:
-        copying.may_go.set()
-    await until(lambda: len(given_back) == 2)
+    for callback in callbacks:
+        result = await callback
+        assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        assert "its inputs were being copied" in result.reason
+    await until(lambda: len(given_back) == 2)  # though no piece was copied any more
+    assert copying.pieces <= 2
     assert z.all()
 
 
@@ -162,37 +165,37 @@ async def test_one_that_is_cancelled_while_it_is_copied_is_not_sent(
     monkeypatch: pytest.MonkeyPatch,
     given_back: list[Staged],
 ) -> None:
-    copying = Copying(monkeypatch, "fill")
-    copying.may_go.clear()
+    copying = Copying(monkeypatch, "filling")
+    copying.may_go = False
     monkeypatch.setattr(Connection, "execute", _never)
     callback = ExecutionFuture()
     x = np.zeros(ELEMENTS, np.float32)
     launch(model, callback, request(x, x.copy()))
-    await until(lambda: copying.threads)
+    await until(lambda: copying.pieces)
     callback.die()
-    copying.may_go.set()
+    copying.may_go = True
     result = await callback
     assert result.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
     assert len(given_back) == 1
 
 
-@pytest.mark.parametrize("way", ["fill", "copy_back"])
+@pytest.mark.parametrize("way", ["filling", "copying_back"])
 async def test_the_connection_may_end_while_it_is_copied(
     service: Driver, monkeypatch: pytest.MonkeyPatch, given_back: list[Staged], way: str
 ) -> None:
     copying = Copying(monkeypatch, way)
-    copying.may_go.clear()
+    copying.may_go = False
     x = np.ones(ELEMENTS, np.float32)
     z = np.zeros_like(x)
     async with connect(service.path) as device:
         model: Any = (await device.prepare(addition(ELEMENTS))).hal
         callback = ExecutionFuture()
         launch(model, callback, request(x, z))
-        await until(lambda: copying.threads)
-        asyncio.get_running_loop().call_later(0.02, copying.may_go.set)
+        await until(lambda: copying.pieces)
+        asyncio.get_running_loop().call_later(0.02, setattr, copying, "may_go", True)
     result = await callback
     assert len(given_back) == 1
-    if way == "fill":
+    if way == "filling":
         assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
     else:
         assert result.status is ErrorStatus.NONE
@@ -200,18 +203,17 @@ async def test_the_connection_may_end_while_it_is_copied(
 
 
 class TestFenced:
-    async def test_outputs_are_copied_on_a_thread_before_the_fence_signals(
+    async def test_outputs_are_copied_before_the_fence_signals(
         self, fenced: PreparedModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        copying = Copying(monkeypatch, "copy_back")
-        copying.may_go.clear()
+        copying = Copying(monkeypatch, "copying_back")
+        copying.may_go = False
         x = np.ones(ELEMENTS, np.float32)
         z = np.zeros_like(x)
         run = fenced.run_fenced([x, x], out=[z])
-        await until(lambda: copying.threads)
-        assert threading.main_thread() not in copying.threads
+        await until(lambda: copying.pieces)
         assert run.status is None
-        copying.may_go.set()
+        copying.may_go = True
         await run
         np.testing.assert_array_equal(z, 2 * x)
 
@@ -219,19 +221,19 @@ class TestFenced:
         self, fenced: PreparedModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The driver has told of its end, and so knows its number no more."""
-        copying = Copying(monkeypatch, "copy_back")
-        copying.may_go.clear()
+        copying = Copying(monkeypatch, "copying_back")
+        copying.may_go = False
         x = np.ones(ELEMENTS, np.float32)
         z, small = np.zeros_like(x), shared_array(ELEMENTS)
         first = fenced.run_fenced([x, x], out=[z])
-        await until(lambda: copying.threads)
+        await until(lambda: copying.pieces)
         await fenced.run_fenced([small, small])
         second = fenced.run_fenced([small, small], wait_for=[first])
         exported = SyncFence.from_fd(first.fence.fileno())
         small[:] = 3
         await asyncio.sleep(0)
         assert (second.status, exported.status) == (None, None)
-        copying.may_go.set()
+        copying.may_go = True
         assert ((await second)["z"] == 6).all()
         await exported
         assert (z == 2).all()
@@ -239,10 +241,11 @@ class TestFenced:
     async def test_a_copy_that_fails_fails_the_run(
         self, fenced: PreparedModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(_: Staged) -> None:
+        def fail(_: Staged) -> Iterator[None]:
+            yield
             raise MemoryError("none left")
 
-        monkeypatch.setattr(Staged, "copy_back", fail)
+        monkeypatch.setattr(Staged, "copying_back", fail)
         x = np.ones(ELEMENTS, np.float32)
         run = fenced.run_fenced([x, x], out=[np.zeros_like(x)])
         with pytest.raises(ResourceExhaustedTransientError, match="none left"):
@@ -251,36 +254,19 @@ class TestFenced:
     async def test_the_connection_may_end_while_they_are_copied(
         self, service: Driver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        copying = Copying(monkeypatch, "copy_back")
-        copying.may_go.clear()
+        copying = Copying(monkeypatch, "copying_back")
+        copying.may_go = False
         x = np.ones(ELEMENTS, np.float32)
         z = np.zeros_like(x)
         async with connect(service.path) as device:
             model = await device.prepare(addition(ELEMENTS))
             run = model.run_fenced([x, x], out=[z])
-            await until(lambda: copying.threads)
-            asyncio.get_running_loop().call_later(0.02, copying.may_go.set)
+            await until(lambda: copying.pieces)
+            asyncio.get_running_loop().call_later(
+                0.02, setattr, copying, "may_go", True
+            )
         await run
         np.testing.assert_array_equal(z, 2 * x)
-
-
-async def test_without_a_thread_the_call_fails_and_the_model_goes_on(
-    model: RemotePreparedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    x = np.ones(ELEMENTS, np.float32)
-    z = np.zeros_like(x)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
-        callback = ExecutionFuture()
-        assert launch(model, callback, request(x, z)) is ErrorStatus.NONE
-        result = await callback
-        assert result.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
-    callback = ExecutionFuture()
-    launch(model, callback, request(x, z))
-    assert (await callback).status is ErrorStatus.NONE
 
 
 async def test_the_connection_may_end_in_the_turn_of_the_call(
@@ -336,19 +322,20 @@ async def test_outputs_that_the_application_has_released_fail_their_execution(
 
 async def test_outputs_are_told_of_though_the_loop_ends_while_they_are_copied() -> None:
     late = DeferredExecutions(most=8)
-    copying, may_go = threading.Event(), threading.Event()
+    copied: list[str] = []
     told: list[str] = []
 
-    def copy() -> None:
-        copying.set()
-        assert may_go.wait(20)
+    def copying(name: str) -> Iterator[None]:
+        for _ in range(3):
+            copied.append(name)
+            yield
 
     before = asyncio.all_tasks()
     for name in ("first", "second"):
-        late.finish(copy, partial(told.append, name))
-    await until(copying.is_set)
+        late.finish(copying(name), partial(told.append, name))
+    await until(lambda: copied)
     for task in asyncio.all_tasks() - before:
         task.cancel()
-    may_go.set()
     await late.wait_ended()
+    assert sorted(copied) == 3 * ["first"] + 3 * ["second"]
     assert sorted(told) == ["first", "second"]

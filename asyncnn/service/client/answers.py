@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ErrorStatus, Request
 from asyncnn.memory.slabs import retire
-from asyncnn.offload import SerialOffload
 from asyncnn.service.client.sent_pools import Sendable
 from asyncnn.service.client.staging import Staged
 from asyncnn.service.client.unanswered import Cause, Line, notify
@@ -78,8 +77,8 @@ class SentExecution(Completion):
     def take(self, result: ExecutionResult, *more: Any) -> None:
         """Take the outcome, once, and the outputs that are not in place yet.
 
-        Large ones are copied on a thread. The connection shields itself from what this
-        raises.
+        Large ones are copied in turns of the loop. The connection shields itself from
+        what this raises.
         """
         status, staged = result.status, self.staged
         if self._result is not None:  # it was given up; the slab is free from now on
@@ -108,13 +107,16 @@ class SentExecution(Completion):
 
     def _copying(
         self, staged: Staged, result: ExecutionResult, *more: Any
-    ) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return what copies outputs on a thread, and what reports the result then."""
+    ) -> tuple[Iterator[None], Callable[[], None]]:
+        """Return what copies outputs in pieces, and what reports the result then."""
         failure: list[ExecutionResult] = []
 
-        def copy() -> None:
+        def copying() -> Iterator[None]:
             try:
-                staged.copy_back()
+                for _ in staged.copying_back():
+                    yield
+                    if self._result is not None:  # its outputs are the application's
+                        break
             except Exception as error:
                 failure.append(_not_taken(error))
 
@@ -123,7 +125,7 @@ class SentExecution(Completion):
             if self._result is None:  # it was not given up meanwhile
                 self._settle(failure[0] if failure else result, *more)
 
-        return copy, end
+        return copying(), end
 
     def let_go(self, status: ErrorStatus) -> None:
         """Give the slab back for other requests, unless it may still be written to."""
@@ -156,14 +158,16 @@ def _not_taken(error: Exception) -> ExecutionResult:
 
 
 class DeferredExecutions:
-    """Executions of a connection whose arguments are copied on a thread first.
+    """Executions of a connection whose arguments are copied in pieces first.
 
-    Belongs to the event loop. One copies at a time: they are sent in order.
+    Belongs to the event loop, which has other turns between two pieces: a thread would
+    take longer to start than most copies take. One copies at a time: they are sent in
+    order.
     """
 
     def __init__(self, most: int) -> None:
         self._tasks = OwnedTasks(most)
-        self._on_thread = SerialOffload()
+        self._turn = asyncio.Lock()
         self._waiting: set[SentExecution] = set()
 
     def start(
@@ -177,13 +181,12 @@ class DeferredExecutions:
         self._waiting.add(execution)
         self._tasks.start(self._run(execution, launch, deadline, time.monotonic_ns()))
 
-    def finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
-        """Call ``then`` after ``copy``: the result of an execution that has ended.
+    def finish(self, copying: Iterator[None], then: Callable[[], None]) -> None:
+        """Call ``then`` after ``copying``: the result of an execution that has ended.
 
-        ``copy`` keeps what it fails with to itself. Where it cannot be done on a
-        thread, it is done on the loop.
+        ``copying`` keeps what it fails with to itself.
         """
-        self._tasks.start(self._finish(copy, then))
+        self._tasks.start(self._finish(copying, then))
 
     def lose(self, cause: Cause) -> None:
         """Fail those that are not sent yet: the connection has ended."""
@@ -192,7 +195,7 @@ class DeferredExecutions:
             self._fail(execution, error)
 
     async def wait_ended(self) -> None:
-        """Wait until no thread copies any more."""
+        """Wait until nothing is copied any more."""
         await self._tasks.wait_ended()
 
     async def _run(
@@ -209,12 +212,15 @@ class DeferredExecutions:
             delay, late = (deadline - asked_ns) / 1e9, (execution, deadline, asked_ns)
             alarm = asyncio.get_running_loop().call_later(delay, self._expire, *late)
         try:
-            if not execution.is_abandoned:
-                await self._on_thread(staged.fill)
+            async with self._turn:
+                if self._is_wanted(execution):  # else its slab may be another's
+                    for _ in staged.filling():
+                        await asyncio.sleep(0)
+                        if not self._is_wanted(execution):
+                            break
             if deadline is not None and time.monotonic_ns() >= deadline:
                 self._expire(execution, deadline, asked_ns)
-            # The connection may have ended during the copy: then it was notified.
-            if execution in self._waiting and not execution.is_abandoned:
+            if self._is_wanted(execution):
                 launch()
                 self._waiting.discard(execution)
         except Exception as error:
@@ -227,8 +233,12 @@ class DeferredExecutions:
             cancelled = ResourceExhaustedTransientError("the execution was cancelled")
             self._fail(execution, cancelled)
 
+    def _is_wanted(self, execution: SentExecution) -> bool:
+        # When the connection ends, it is notified, and waits no more.
+        return execution in self._waiting and not execution.is_abandoned
+
     def _expire(self, execution: SentExecution, deadline: int, asked_ns: int) -> None:
-        """Report one as missed. A thread may copy still, so that memory stays."""
+        """Report one as missed, which is let go of in its turn."""
         if execution.is_abandoned or execution not in self._waiting:
             return
         execution.is_abandoned = True
@@ -236,14 +246,14 @@ class DeferredExecutions:
         error = MissedDeadlineTransientError(f"{late}; its inputs were being copied")
         notify(execution.expire, error)
 
-    async def _finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
+    async def _finish(self, copying: Iterator[None], then: Callable[[], None]) -> None:
         try:
-            await self._on_thread(copy)
-        except ResourceExhaustedTransientError as error:
-            logger.info("outputs are copied on the loop: %s", error)
-            copy()
+            async with self._turn:
+                for _ in copying:
+                    await asyncio.sleep(0)
         except asyncio.CancelledError:  # the loop is about to end
-            copy()
+            for _ in copying:
+                pass
             then()
             raise
         then()

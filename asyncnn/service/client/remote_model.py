@@ -168,7 +168,7 @@ class RemotePreparedModel(BasePreparedModel):
     ) -> Completion:
         """Launch an execution, and return its end; see `IBinding.launch`.
 
-        Large inputs are copied on a thread before it is sent.
+        Large inputs are copied in turns of the loop before it is sent.
         """
         if EXECUTION.is_on:
             EXECUTION("send", model=self.number, deadline_ns=options.deadline)

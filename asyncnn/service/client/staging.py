@@ -14,12 +14,11 @@ or as a `StagedRequest`, is not looked up at all.
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import call
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import (
@@ -43,8 +42,8 @@ MIN_SLAB_BYTES = 64
 MAX_IDLE_SLABS = 8
 """Slabs of one size that wait for the next request; more are freed."""
 
-LARGE_BYTES = 256 * 1024
-"""To copy more keeps the loop for longer than a thread takes to start."""
+LARGE_BYTES = 2**20
+"""To copy more at once would keep the loop for long."""
 
 MAX_KNOWN = 1024
 """Requests that are remembered."""
@@ -225,10 +224,12 @@ class Staged:
     def fill(self) -> None:
         """Copy the inputs into the slab."""
         for source, target in zip(self.inputs, self.targets, strict=True):
-            if source.nbytes <= LARGE_BYTES:
-                target[:] = source
-            else:
-                _copy_large(source, target)
+            target[:] = source
+
+    def filling(self) -> Iterator[None]:
+        """Copy the inputs into the slab in pieces, until they are let go of."""
+        for source, target in zip(self.inputs, self.targets, strict=False):
+            yield from _in_pieces(source, target)
 
     def copy_back(self) -> None:
         """Copy the outputs out of the slab.
@@ -237,13 +238,18 @@ class Staged:
         """
         moves = self.layout.moves_out
         for move, buffer, source in zip(moves, self.outputs, self.sources, strict=True):
-            target = buffer.cast("B")
-            if target.nbytes != move.length:
-                target = target[move.offset : move.offset + move.length]
-            if source.nbytes <= LARGE_BYTES:
-                target[:] = source
-            else:
-                _copy_large(source, target)
+            _place(buffer, move)[:] = source
+
+    def copying_back(self) -> Iterator[None]:
+        """Copy the outputs out of the slab in pieces, until they are let go of.
+
+        :raises ValueError: as `copy_back`.
+        """
+        moves = self.layout.moves_out
+        for buffer, move, source in zip(
+            self.outputs, moves, self.sources, strict=False
+        ):
+            yield from _in_pieces(source, _place(buffer, move))
 
     def give_back(self) -> None:
         """Keep the slab of a request that is done for the next one."""
@@ -488,6 +494,15 @@ def _part(slab: memoryview, move: _Move) -> memoryview:
     return slab[move.slab_offset : move.slab_offset + move.length]
 
 
-def _copy_large(source: memoryview, target: memoryview) -> None:
-    """Copy bytes so that other threads run meanwhile."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+def _place(buffer: memoryview, move: _Move) -> memoryview:
+    place = buffer.cast("B")
+    if place.nbytes == move.length:
+        return place
+    return place[move.offset : move.offset + move.length]
+
+
+def _in_pieces(source: memoryview, target: memoryview) -> Iterator[None]:
+    for start in range(0, source.nbytes, LARGE_BYTES):
+        piece = slice(start, start + LARGE_BYTES)
+        target[piece] = source[piece]
+        yield

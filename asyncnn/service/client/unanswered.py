@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import ParamSpec, Protocol, TypeAlias
 
@@ -87,8 +87,8 @@ class Line(Protocol):
         """Notify an execution of how it has ended."""
         ...
 
-    def finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
-        """Call ``then`` after ``copy``, which is done on a thread."""
+    def finish(self, copying: Iterator[None], then: Callable[[], None]) -> None:
+        """Call ``then`` after ``copying``, a piece in each turn of the loop."""
         ...
 
     def send_if_open(self, message: wire.ToDriver) -> None:

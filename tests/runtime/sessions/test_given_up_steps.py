@@ -67,7 +67,7 @@ async def test_cancelling_while_outputs_are_copied(
 ) -> None:
     held = Held(sessions.copies_of)
     monkeypatch.setattr(sessions, "copies_of", held)
-    monkeypatch.setattr("asyncnn.runtime.session_steps.SHORT_ELEMENTS", 1)
+    monkeypatch.setattr("asyncnn.runtime.session_steps.SHORT_BYTES", 1)
     async with prepared.session(path=path) as session:
         await given_up(session, held)
 
