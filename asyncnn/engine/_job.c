@@ -32,7 +32,6 @@ enum {
     WORDS = 8,
     MOST_BINDINGS = 32,
     COPIED_BYTES = 1 << 15,
-    MOST_MOVED_BYTES = 1 << 18,
     ALIGNMENT = 64,
     TAIL_BYTES = 64,
     MOST_ATTEMPTS = 4,
@@ -60,6 +59,11 @@ typedef struct {
     char format;
     char *memory; /* stands in for arrays that are not used in place; NULL until then */
     char *aligned;
+    /* Of an engine that has tensors made: their lengths, rank and type, where it looks
+     * for the tensor of a run, and the one over what stands in, 0 until then. */
+    Word shape[3];
+    Word *cell;
+    Word standing;
 } Slot;
 
 /* The words of a call on a set of addresses, which its owner keeps. */
@@ -100,6 +104,13 @@ struct Segment {
     Function go_on;
     Word word;
     int alignment; /* of arrays that it may use where they lie */
+    /* Of an engine that has a tensor made over each array, for a run: NULL for others,
+     * which bind addresses. */
+    Function make;
+    Function unmake;
+    Word maker;
+    Word words[WORDS]; /* of each call */
+    int forks;         /* in the child of a fork, tensors are the parent's */
     Py_buffer flag; /* .obj is NULL until it is initialised */
     Py_ssize_t inputs;
     Py_ssize_t count; /* of inputs and outputs */
@@ -533,8 +544,7 @@ place(const Segment *self, Slot *slot, const Py_buffer *view, bool is_fixed,
       Word *address)
 {
     Word begin = (Word)view->buf;
-    Py_ssize_t most = begin % ALIGNMENT ? MOST_MOVED_BYTES : COPIED_BYTES;
-    if ((is_fixed || slot->size > most) && begin % (Word)self->alignment == 0) {
+    if ((is_fixed || slot->size > COPIED_BYTES) && begin % (Word)self->alignment == 0) {
         int is_readable = self->alignment < ALIGNMENT ? 1 : has_tail(view);
         if (is_readable < 0)
             return false;
@@ -627,8 +637,20 @@ bind(Segment *self, Call *made_ready)
 }
 
 static void
+unmake_standing(Segment *self)
+{
+    for (Py_ssize_t i = 0; self->make && self->slots && i < self->count; i++) {
+        Word standing = self->slots[i].standing;
+        self->slots[i].standing = 0;
+        if (standing && self->forks == forks)
+            self->unmake(standing, 0, 0, 0, 0, 0, 0, 0);
+    }
+}
+
+static void
 forget(Segment *self)
 {
+    unmake_standing(self);
     while (self->bound) {
         Binding old = self->bindings[--self->bound];
         self->bindings[self->bound] = (Binding){NULL, {0}, NULL};
@@ -650,6 +672,11 @@ get_ready(const Step *step, Call *call, Py_buffer *views)
         else if (!place(segment, &segment->slots[i], &views[port], false,
                         &call->places[i]))
             return false;
+    }
+    if (segment->make) {
+        memcpy(call->words, segment->words, sizeof call->words);
+        call->owner = Py_NewRef(Py_None);
+        return true;
     }
     Binding *found = find(segment, call->places);
     if (!found)
@@ -679,12 +706,52 @@ copy_out(const Step *step, const Call *call, Py_buffer *views)
     }
 }
 
+/* Give up the first tensors of a run, but for those that stand. */
+static void
+unmake_tensors(const Segment *self, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const Slot *slot = &self->slots[i];
+        if (*slot->cell != slot->standing)
+            self->unmake(*slot->cell, 0, 0, 0, 0, 0, 0, 0);
+    }
+}
+
+/* Make the tensors of a run; return what the engine says of one that it refuses. */
+static Word
+make_tensors(Segment *self, const Word *places)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        Slot *slot = &self->slots[i];
+        bool stands_in = slot->memory && places[i] == (Word)slot->aligned;
+        if (stands_in && slot->standing) {
+            *slot->cell = slot->standing;
+            continue;
+        }
+        Word status = self->make(self->maker, places[i], (Word)slot->size,
+                                 slot->shape[0], slot->shape[1], slot->shape[2],
+                                 (Word)slot->cell, 0);
+        if (status) {
+            unmake_tensors(self, i);
+            return status;
+        }
+        if (stands_in)
+            slot->standing = *slot->cell;
+    }
+    return 0;
+}
+
 static Word
 compute(const Step *step, const Call *call)
 {
     const Word *w = call->words;
     Segment *segment = step->segment;
-    Word status = segment->function(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
+    Word status = segment->make ? make_tensors(segment, call->places) : 0;
+    if (status)
+        return status;
+    status = segment->function(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
+    if (segment->make)
+        unmake_tensors(segment, segment->count);
     /* A status is an int, or a pointer: of an int, the upper half may be anything. */
     return segment->stop ? status : (Word)(int)status;
 }
@@ -844,16 +911,57 @@ take_stop_calls(Segment *self, PyObject *given)
     return true;
 }
 
+/* Take how tensors are made, and the words of each call; the slots are there. */
+static bool
+take_tensor_calls(Segment *self, PyObject *given)
+{
+    PyObject *words, *cells, *shapes;
+    unsigned long long make, unmake, maker;
+    if (!PyArg_ParseTuple(given, "O!KKKO!O!", &PyTuple_Type, &words, &make, &unmake,
+                          &maker, &PyTuple_Type, &cells, &PyTuple_Type, &shapes))
+        return false;
+    if (!make || !unmake) {
+        refuse("InvalidArgumentError", "there is no function at 0");
+        return false;
+    }
+    if (PyTuple_Size(words) > WORDS || PyTuple_Size(cells) != self->count
+        || PyTuple_Size(shapes) != self->count) {
+        refuse("InvalidArgumentError", "%zd cells and %zd shapes for %zd tensors",
+               PyTuple_Size(cells), PyTuple_Size(shapes), self->count);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(words); i++)
+        self->words[i] = PyLong_AsSize_t(PyTuple_GetItem(words, i));
+    for (Py_ssize_t i = 0; i < self->count && !PyErr_Occurred(); i++) {
+        Slot *slot = &self->slots[i];
+        unsigned long long lengths, rank, type;
+        slot->cell = (Word *)PyLong_AsSize_t(PyTuple_GetItem(cells, i));
+        if (PyErr_Occurred()
+            || !PyArg_ParseTuple(PyTuple_GetItem(shapes, i), "KKK", &lengths, &rank, &type))
+            return false;
+        slot->shape[0] = (Word)lengths;
+        slot->shape[1] = (Word)rank;
+        slot->shape[2] = (Word)type;
+    }
+    if (PyErr_Occurred())
+        return false;
+    self->unmake = (Function)(Word)unmake;
+    self->maker = (Word)maker;
+    self->forks = forks;
+    self->make = (Function)(Word)make; /* last: slots are complete from then on */
+    return true;
+}
+
 static int
 Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {
-        "function", "flag", "inputs", "outputs", "stop_by", "alignment", NULL};
-    PyObject *function, *flag, *inputs, *outputs, *stop_by = Py_None;
+    static char *names[] = {"function", "flag",      "inputs",  "outputs",
+                            "stop_by",  "alignment", "tensors", NULL};
+    PyObject *function, *flag, *inputs, *outputs, *stop_by = Py_None, *tensors = Py_None;
     int alignment = ALIGNMENT;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OOO!O!|Oi", names, &function, &flag, &PyTuple_Type, &inputs,
-            &PyTuple_Type, &outputs, &stop_by, &alignment))
+            args, kwargs, "OOO!O!|OiO", names, &function, &flag, &PyTuple_Type, &inputs,
+            &PyTuple_Type, &outputs, &stop_by, &alignment, &tensors))
         return -1;
     if (self->slots) {
         PyErr_SetString(PyExc_ValueError, "the segment is initialised");
@@ -895,6 +1003,8 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
         if (!tensor || !slot_of(tensor, &self->slots[i]))
             return -1;
     }
+    if (tensors != Py_None && !take_tensor_calls(self, tensors))
+        return -1;
     /* Last: it is ready from then on. */
     if (PyObject_GetBuffer(flag, &self->flag, PyBUF_WRITABLE))
         return -1;

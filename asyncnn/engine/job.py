@@ -52,7 +52,8 @@ import ctypes
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -71,12 +72,6 @@ WORDS = 8
 
 COPIED_BYTES = 1 << 15
 """Arrays of so many bytes are copied: in a microsecond or two."""
-
-MOST_MOVED_BYTES = 1 << 18
-"""Arrays that are not aligned are copied up to here: most come and go.
-
-To bind another address takes as long.
-"""
 
 ALIGNMENT_BYTES = 64
 """What most engines want the address of an array to be a multiple of."""
@@ -106,6 +101,24 @@ class StopCalls(NamedTuple):
     word: int
 
 
+class TensorCalls(NamedTuple):
+    """How an engine has a tensor made over each array, for the time of a run.
+
+    ``words`` are those of each call. ``make`` is the address of a function of 7 words:
+    ``maker``, address and bytes of the array, the three of ``shapes``, and the one of
+    ``cells``, where it puts the tensor; it returns 0, or what a run may return.
+    ``unmake`` is called with the tensor. Inputs come first; what is pointed to has to
+    last.
+    """
+
+    words: tuple[int, ...]
+    make: int
+    unmake: int
+    maker: int
+    cells: tuple[int, ...]
+    shapes: tuple[tuple[int, int, int], ...]
+
+
 Bound: TypeAlias = tuple[tuple[int, ...], object]
 """The words of a call, and the object that keeps what they point to."""
 
@@ -117,7 +130,8 @@ class PythonSegment:
     aligned memory of `FLAG_BYTES`, whose first byte the engine asks for, or `MUST_END`
     does: it ends early unless that is 0. ``stop_by`` is for one that asks for none.
     Large arrays are used where they lie if their address has the ``alignment``; an
-    engine that wants `ALIGNMENT_BYTES` may read behind them as well.
+    engine that wants `ALIGNMENT_BYTES` may read behind them as well. One without
+    ``tensors`` has addresses bound, again and again the same ones as far as possible.
     The class that derives from this makes sure that the graph is run by one thread at a
     time and not freed meanwhile: by ``_acquire``, ``_refuse``, ``_release``,
     ``_is_closing`` and ``_free_if_idle`` of `CompiledGraph`, whose ``_check``
@@ -141,6 +155,7 @@ class PythonSegment:
         outputs: tuple[Any, ...],
         stop_by: StopCalls | None = None,
         alignment: int = ALIGNMENT_BYTES,
+        tensors: TensorCalls | None = None,
     ) -> None:
         if alignment < 1:
             raise InvalidArgumentError(f"an alignment of {alignment} bytes")
@@ -150,6 +165,17 @@ class PythonSegment:
             if tensor.nbytes <= 0:
                 raise InvalidArgumentError(f"a tensor of {tensor.nbytes} bytes")
         words = [ctypes.c_size_t] * WORDS
+        if tensors is not None:
+            if not (tensors.make and tensors.unmake):
+                raise InvalidArgumentError("there is no function at 0")
+            cells, shapes = len(tensors.cells), len(tensors.shapes)
+            count = len(inputs + outputs)
+            if cells != count or shapes != count or len(tensors.words) > WORDS:
+                message = f"{cells} cells and {shapes} shapes for {count} tensors"
+                raise InvalidArgumentError(message)
+            self._make = ctypes.CFUNCTYPE(ctypes.c_ssize_t, *words)(tensors.make)
+            self._unmake = ctypes.CFUNCTYPE(None, ctypes.c_size_t)(tensors.unmake)
+        self._tensors = tensors
         status = ctypes.c_int if stop_by is None else ctypes.c_ssize_t
         self._function = ctypes.CFUNCTYPE(status, *words)(function)
         self._byte = flag
@@ -172,18 +198,14 @@ class PythonSegment:
             arrays = [*inputs, *outputs]
             places = [self._place(*each) for each in enumerate(arrays)]
             addresses = tuple(map(address_of, places))
-            bound = self._bindings.get(addresses)
-            if bound is None:
-                bound = self._bind(addresses)
-                while len(self._bindings) >= MOST_BINDINGS:
-                    self._bindings.pop(next(iter(self._bindings)))
-                self._bindings[addresses] = bound
+            bound = self._bound(addresses)  # which keeps what the words point to
             words = bound[0] + (0,) * (WORDS - len(bound[0]))
             split = len(inputs)
             for array, place in zip(inputs, places[:split], strict=True):
                 if place is not array:
                     place[:] = array.reshape(-1)
-            status = self._function(*words)
+            with self._made(places) as status:
+                status = status or self._function(*words)
             if status:
                 self._ended(status)
                 return False
@@ -199,9 +221,12 @@ class PythonSegment:
     def _place(self, number: int, array: Array) -> Array:
         """Return the memory that the engine uses for an array."""
         address, is_lax = address_of(array), self._alignment < ALIGNMENT_BYTES
-        most = MOST_MOVED_BYTES if address % ALIGNMENT_BYTES else COPIED_BYTES
         is_aligned = not address % self._alignment
-        if array.nbytes > most and is_aligned and (is_lax or has_tail(array, address)):
+        if (
+            array.nbytes > COPIED_BYTES
+            and is_aligned
+            and (is_lax or has_tail(array, address))
+        ):
             return array
         memory = self._standing_in.get(number)
         if memory is None:
@@ -210,6 +235,36 @@ class PythonSegment:
             memory = raw[start : start + array.nbytes].view(array.dtype)
             self._standing_in[number] = memory
         return memory
+
+    def _bound(self, addresses: tuple[int, ...]) -> Bound:
+        if self._tensors is not None:
+            return self._tensors.words, None
+        bound = self._bindings.get(addresses)
+        if bound is None:
+            bound = self._bind(addresses)
+            while len(self._bindings) >= MOST_BINDINGS:
+                self._bindings.pop(next(iter(self._bindings)))
+            self._bindings[addresses] = bound
+        return bound
+
+    @contextmanager
+    def _made(self, places: Sequence[Array]) -> Iterator[int]:
+        """Yield what the engine says of tensors over these; they last for the block."""
+        made: list[ctypes.c_size_t] = []
+        status = 0
+        if self._tensors is not None:
+            _, _, _, maker, cells, shapes = self._tensors
+            for place, cell, shape in zip(places, cells, shapes, strict=True):
+                about = maker, address_of(place), place.nbytes, *shape, cell, 0
+                status = self._make(*about)
+                if status:
+                    break
+                made.append(ctypes.c_size_t.from_address(cell))
+        try:
+            yield status
+        finally:
+            for tensor in made:
+                self._unmake(tensor.value)
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         """Return the words of a call on these addresses, inputs first."""

@@ -102,7 +102,7 @@ class InputCheck:
     def usual(self, values: Any) -> Sequence[Array] | None:
         """Return what most callers pass, which needs no second look; None for others.
 
-        Arrays of the model's dtypes and shapes, C-contiguous and aligned.
+        C-contiguous, aligned arrays of the model's dtypes, and of shapes that it takes.
 
         :raises InvalidArgumentError: if there are more or less than the model has.
         """
@@ -113,12 +113,12 @@ class InputCheck:
             values = self.in_order(values)
         usual = []
         try:
-            for key, dtype, dimensions in known:
+            for (key, dtype, dimensions), info in zip(known, self.infos, strict=True):
                 value = values[key]
                 if (
                     type(value) is not np.ndarray
                     or (value.dtype is not dtype and value.dtype != dtype)
-                    or value.shape != dimensions
+                    or (value.shape != dimensions and not _fits(info, value.shape))
                 ):
                     return None
                 flags = value.flags

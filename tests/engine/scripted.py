@@ -27,6 +27,7 @@ from asyncnn.engine.job import (
     JobSegment,
     PythonSegment,
     StopCalls,
+    TensorCalls,
 )
 from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.workspace import aligned_bytes
@@ -89,6 +90,10 @@ class Script(ctypes.Structure):
         ("is_freed", ctypes.c_int),
         ("stopped", ctypes.c_int),
         ("number", ctypes.c_float),
+        ("made", ctypes.c_int),
+        ("unmade", ctypes.c_int),
+        ("refuses", ctypes.c_int),
+        ("input", ctypes.c_size_t),
     )
 
 
@@ -105,6 +110,9 @@ class _Scripted:
 
     has_stop_calls = False
     """Whether it does not look at its flag."""
+
+    has_tensors = False
+    """Whether a tensor is made over each array; it has stop calls, too."""
 
     def __init__(
         self,
@@ -127,9 +135,26 @@ class _Scripted:
             function, self.script.flag = engine().run_stopped, None
             calls = address(engine().stop), address(engine().go_on)
             stop_by = StopCalls(*calls, ctypes.addressof(self.script))
+        tensors = None
+        if self.has_tensors:
+            function, tensors = engine().run_tensors, self._tensor_calls(elements)
         ends = self.inputs, self.outputs
         way_of_calling = address(function), self.byte, *ends, stop_by
-        self.kind.__init__(self, *way_of_calling, alignment)
+        self.kind.__init__(self, *way_of_calling, alignment, tensors)
+
+    def _tensor_calls(self, elements: int) -> TensorCalls:
+        split, count = len(self.inputs), len(self.inputs + self.outputs)
+        self.cells = (ctypes.c_void_p * count)()
+        self.lengths = (ctypes.c_int64 * 1)(elements)
+        begin, maker = ctypes.addressof(self.cells), ctypes.addressof(self.script)
+        return TensorCalls(
+            (maker, split, begin, count - split, begin + 8 * split),
+            address(engine().make_tensor),
+            address(engine().unmake_tensor),
+            maker,
+            tuple(range(begin, begin + 8 * count, 8)),
+            ((ctypes.addressof(self.lengths), 1, 7),) * count,
+        )
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         array = (ctypes.c_void_p * len(addresses))(*addresses)

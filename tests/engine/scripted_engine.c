@@ -5,6 +5,7 @@
  */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <time.h>
 
 typedef uintptr_t Word;
@@ -21,7 +22,18 @@ typedef struct {
     int is_freed; /* set as the graph is: no run may see it */
     int stopped;  /* for one that does not look at a flag */
     float number;
+    /* Of one that has tensors made. */
+    int made;
+    int unmade;
+    int refuses; /* so many more, and then one; 0 for none */
+    Word input;  /* the memory of the first one of the last run */
 } Script;
+
+typedef struct {
+    Script *script;
+    Word memory;
+    Word type;
+} Tensor;
 
 enum { INTERRUPTED = 100, FREED = 77, MOST_LOOKS = 200000 };
 
@@ -77,6 +89,42 @@ run_stopped(Word place, Word input_count, Word inputs, Word output_count, Word o
 {
     int status = run_script(place, input_count, inputs, output_count, outputs);
     return status ? ((Word)status << 32) + 5 : 0;
+}
+
+/* A tensor is four bytes for each element, and of rank 1. */
+Word
+make_tensor(Word maker, Word memory, Word bytes, Word lengths, Word rank, Word type,
+            Word cell)
+{
+    Script *script = (Script *)maker;
+    if (script->refuses && !--script->refuses)
+        return ((Word)3 << 32) + 5;
+    if (rank != 1 || bytes != 4 * (Word)*(int64_t *)lengths)
+        return ((Word)4 << 32) + 5;
+    Tensor *tensor = malloc(sizeof *tensor);
+    *tensor = (Tensor){script, memory, type};
+    *(Tensor **)cell = tensor;
+    script->made++;
+    return 0;
+}
+
+void
+unmake_tensor(Word tensor)
+{
+    ((Tensor *)tensor)->script->unmade++;
+    free((Tensor *)tensor);
+}
+
+Word
+run_tensors(Word place, Word input_count, Word inputs, Word output_count, Word outputs)
+{
+    Word in[8], out[8];
+    for (Word i = 0; i < input_count; i++)
+        in[i] = (*(Tensor **)(inputs + i * sizeof(Word)))->memory;
+    for (Word i = 0; i < output_count; i++)
+        out[i] = (*(Tensor **)(outputs + i * sizeof(Word)))->memory;
+    ((Script *)place)->input = in[0];
+    return run_stopped(place, input_count, (Word)in, output_count, (Word)out);
 }
 
 void

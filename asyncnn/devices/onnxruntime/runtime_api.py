@@ -194,6 +194,10 @@ class OnnxRuntimeLibrary:
         """Return where a function is, for what calls it without Python."""
         return self._addresses[name]
 
+    def release_address(self, kind: str) -> int:
+        """Return where the function is that gives objects of a kind back."""
+        return ctypes.cast(self._releasing[kind], ctypes.c_void_p).value or 0
+
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
 

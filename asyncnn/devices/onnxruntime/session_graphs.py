@@ -8,7 +8,7 @@ own means, a flag that it looks at before each node; it does not ask, so it is s
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -32,10 +32,10 @@ from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.job import (
     FLAG_BYTES,
     INTERRUPTED,
-    Bound,
     JobSegment,
     PythonSegment,
     StopCalls,
+    TensorCalls,
 )
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, StalePlanError
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
@@ -293,28 +293,35 @@ class _SessionGraph(JobSegment, CompiledGraph):
     def __init__(self, call: SessionCall, expected_for: InputShapes | None) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
         self._learnt, self._expected_for = call.session.learnt, expected_for
-        self._signature = signature = call.signature
+        signature = call.signature
         self._call: SessionCall | None = call
         self._options = call.options  # there may be a late word to these
         self._library = library = call.library
         self.inputs = tuple(map(_tensor, signature.inputs))
         self.outputs = tuple(map(_tensor, signature.outputs))
         CompiledGraph.__init__(self)
+        arguments = signature.inputs + signature.outputs
+        none = [0] * len(arguments)
+        inputs = _words([*none[: len(self.inputs)], *call.given])
+        outputs = _words(none[len(self.inputs) :])
+        lengths = [
+            (ctypes.c_int64 * len(each.shape))(*each.shape) for each in arguments
+        ]
+        self._places = inputs, outputs, lengths
+        tensors = TensorCalls(
+            call.words(inputs, outputs),
+            library.address("CreateTensorWithDataAsOrtValue"),
+            library.release_address("Value"),
+            library.memory,
+            (*_cells(inputs, len(self.inputs)), *_cells(outputs, len(self.outputs))),
+            tuple(
+                (ctypes.addressof(each), len(each), argument.port.element_type)
+                for each, argument in zip(lengths, arguments, strict=True)
+            ),
+        )
         address, ends = library.address("Run"), (self.inputs, self.outputs)
-        stop_by = call.options.stop_calls()
-        JobSegment.__init__(self, address, self._flag, *ends, stop_by, _ALIGNMENT_BYTES)
-
-    def _bind(self, addresses: tuple[int, ...]) -> Bound:
-        """See `JobSegment`."""
-        call, split = self._call, len(self.inputs)
-        assert call is not None
-        values = _Values(self._library)
-        arguments = self._signature.inputs + self._signature.outputs
-        for argument, address in zip(arguments, addresses, strict=True):
-            values.add(argument, address)
-        inputs = _words([*values.made[:split], *call.given])
-        outputs = _words(values.made[split:])
-        return call.words(inputs, outputs), (values, inputs, outputs)
+        stop_by, most = call.options.stop_calls(), _ALIGNMENT_BYTES
+        JobSegment.__init__(self, address, self._flag, *ends, stop_by, most, tensors)
 
     def _ended(self, status: int) -> None:
         """See `JobSegment`."""
@@ -385,6 +392,12 @@ def _tensor(argument: RegionArgument) -> CompiledTensor:
     return CompiledTensor(
         DTYPES[argument.port.element_type], argument.shape, argument.nbytes
     )
+
+
+def _cells(words: Any, count: int) -> Iterator[int]:
+    """Return the addresses of the first of some pointers."""
+    start = ctypes.addressof(words)
+    return (start + number * ctypes.sizeof(words._type_) for number in range(count))
 
 
 def _words(given: Sequence[Any]) -> Any:
