@@ -103,13 +103,13 @@ struct Segment {
     Function stop;
     Function go_on;
     Word word;
-    int alignment; /* of arrays that it may use where they lie */
     /* Of an engine that has a tensor made over each array, for a run: NULL for others,
      * which bind addresses. */
     Function make;
     Function unmake;
     Word maker;
     Word words[WORDS]; /* of each call */
+    Word alignment;    /* of arrays that it may use where they lie */
     int forks;         /* in the child of a fork, tensors are the parent's */
     Py_buffer flag; /* .obj is NULL until it is initialised */
     Py_ssize_t inputs;
@@ -544,8 +544,9 @@ place(const Segment *self, Slot *slot, const Py_buffer *view, bool is_fixed,
       Word *address)
 {
     Word begin = (Word)view->buf;
-    if ((is_fixed || slot->size > COPIED_BYTES) && begin % (Word)self->alignment == 0) {
-        int is_readable = self->alignment < ALIGNMENT ? 1 : has_tail(view);
+    Word alignment = self->make ? self->alignment : ALIGNMENT;
+    if ((is_fixed || slot->size > COPIED_BYTES) && begin % alignment == 0) {
+        int is_readable = self->make ? 1 : has_tail(view);
         if (is_readable < 0)
             return false;
         *address = begin;
@@ -916,10 +917,15 @@ static bool
 take_tensor_calls(Segment *self, PyObject *given)
 {
     PyObject *words, *cells, *shapes;
-    unsigned long long make, unmake, maker;
-    if (!PyArg_ParseTuple(given, "O!KKKO!O!", &PyTuple_Type, &words, &make, &unmake,
-                          &maker, &PyTuple_Type, &cells, &PyTuple_Type, &shapes))
+    unsigned long long make, unmake, maker, alignment;
+    if (!PyArg_ParseTuple(given, "O!KKKO!O!K", &PyTuple_Type, &words, &make, &unmake,
+                          &maker, &PyTuple_Type, &cells, &PyTuple_Type, &shapes,
+                          &alignment))
         return false;
+    if (!alignment) {
+        refuse("InvalidArgumentError", "an alignment of 0 bytes");
+        return false;
+    }
     if (!make || !unmake) {
         refuse("InvalidArgumentError", "there is no function at 0");
         return false;
@@ -947,6 +953,7 @@ take_tensor_calls(Segment *self, PyObject *given)
         return false;
     self->unmake = (Function)(Word)unmake;
     self->maker = (Word)maker;
+    self->alignment = (Word)alignment;
     self->forks = forks;
     self->make = (Function)(Word)make; /* last: slots are complete from then on */
     return true;
@@ -955,13 +962,12 @@ take_tensor_calls(Segment *self, PyObject *given)
 static int
 Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "flag",      "inputs",  "outputs",
-                            "stop_by",  "alignment", "tensors", NULL};
+    static char *names[] = {
+        "function", "flag", "inputs", "outputs", "stop_by", "tensors", NULL};
     PyObject *function, *flag, *inputs, *outputs, *stop_by = Py_None, *tensors = Py_None;
-    int alignment = ALIGNMENT;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OOO!O!|OiO", names, &function, &flag, &PyTuple_Type, &inputs,
-            &PyTuple_Type, &outputs, &stop_by, &alignment, &tensors))
+            args, kwargs, "OOO!O!|OO", names, &function, &flag, &PyTuple_Type, &inputs,
+            &PyTuple_Type, &outputs, &stop_by, &tensors))
         return -1;
     if (self->slots) {
         PyErr_SetString(PyExc_ValueError, "the segment is initialised");
@@ -974,12 +980,7 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
         refuse("InvalidArgumentError", "there is no function at 0");
         return -1;
     }
-    if (alignment < 1) {
-        refuse("InvalidArgumentError", "an alignment of %d bytes", alignment);
-        return -1;
-    }
     self->function = (Function)address;
-    self->alignment = alignment;
     if (stop_by != Py_None && !take_stop_calls(self, stop_by))
         return -1;
     self->inputs = PyTuple_Size(inputs);

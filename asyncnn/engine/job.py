@@ -104,11 +104,11 @@ class StopCalls(NamedTuple):
 class TensorCalls(NamedTuple):
     """How an engine has a tensor made over each array, for the time of a run.
 
-    ``words`` are those of each call. ``make`` is the address of a function of 7 words:
+    Each call has ``words``. ``make`` is the address of a function of 7 words:
     ``maker``, address and bytes of the array, the three of ``shapes``, and the one of
     ``cells``, where it puts the tensor; it returns 0, or what a run may return.
     ``unmake`` is called with the tensor. Inputs come first; what is pointed to has to
-    last.
+    last. Arrays are used where they lie if their address has the ``alignment``.
     """
 
     words: tuple[int, ...]
@@ -117,6 +117,7 @@ class TensorCalls(NamedTuple):
     maker: int
     cells: tuple[int, ...]
     shapes: tuple[tuple[int, int, int], ...]
+    alignment: int
 
 
 Bound: TypeAlias = tuple[tuple[int, ...], object]
@@ -129,9 +130,9 @@ class PythonSegment:
     Inputs and outputs say the ``dtype`` and ``nbytes`` that arrays have. ``flag`` is
     aligned memory of `FLAG_BYTES`, whose first byte the engine asks for, or `MUST_END`
     does: it ends early unless that is 0. ``stop_by`` is for one that asks for none.
-    Large arrays are used where they lie if their address has the ``alignment``; an
-    engine that wants `ALIGNMENT_BYTES` may read behind them as well. One without
-    ``tensors`` has addresses bound, again and again the same ones as far as possible.
+    Large arrays are used where they lie if they are aligned as ``tensors`` say. An
+    engine without these has addresses bound, again and again the same ones as far as
+    possible: at multiples of `ALIGNMENT_BYTES`, and it may read behind them as well.
     The class that derives from this makes sure that the graph is run by one thread at a
     time and not freed meanwhile: by ``_acquire``, ``_refuse``, ``_release``,
     ``_is_closing`` and ``_free_if_idle`` of `CompiledGraph`, whose ``_check``
@@ -154,11 +155,8 @@ class PythonSegment:
         inputs: tuple[Any, ...],
         outputs: tuple[Any, ...],
         stop_by: StopCalls | None = None,
-        alignment: int = ALIGNMENT_BYTES,
         tensors: TensorCalls | None = None,
     ) -> None:
-        if alignment < 1:
-            raise InvalidArgumentError(f"an alignment of {alignment} bytes")
         if not function or (stop_by and not (stop_by.end and stop_by.go_on)):
             raise InvalidArgumentError("there is no function at 0")
         for tensor in inputs + outputs:
@@ -168,6 +166,8 @@ class PythonSegment:
         if tensors is not None:
             if not (tensors.make and tensors.unmake):
                 raise InvalidArgumentError("there is no function at 0")
+            if not tensors.alignment:
+                raise InvalidArgumentError("an alignment of 0 bytes")
             cells, shapes = len(tensors.cells), len(tensors.shapes)
             count = len(inputs + outputs)
             if cells != count or shapes != count or len(tensors.words) > WORDS:
@@ -180,7 +180,6 @@ class PythonSegment:
         self._function = ctypes.CFUNCTYPE(status, *words)(function)
         self._byte = flag
         self._stop_by = stop_by
-        self._alignment = alignment
         self._changing = threading.Lock()
         self._standing_in: dict[int, Array] = {}
         self._bindings: dict[tuple[int, ...], Bound] = {}
@@ -220,13 +219,14 @@ class PythonSegment:
 
     def _place(self, number: int, array: Array) -> Array:
         """Return the memory that the engine uses for an array."""
-        address, is_lax = address_of(array), self._alignment < ALIGNMENT_BYTES
-        is_aligned = not address % self._alignment
-        if (
-            array.nbytes > COPIED_BYTES
-            and is_aligned
-            and (is_lax or has_tail(array, address))
-        ):
+        address, tensors = address_of(array), self._tensors
+        if array.nbytes <= COPIED_BYTES:
+            is_fit = False
+        elif tensors is None:
+            is_fit = not address % ALIGNMENT_BYTES and has_tail(array, address)
+        else:
+            is_fit = not address % tensors.alignment
+        if is_fit:
             return array
         memory = self._standing_in.get(number)
         if memory is None:
@@ -253,7 +253,7 @@ class PythonSegment:
         made: list[ctypes.c_size_t] = []
         status = 0
         if self._tensors is not None:
-            _, _, _, maker, cells, shapes = self._tensors
+            _, _, _, maker, cells, shapes, _ = self._tensors
             for place, cell, shape in zip(places, cells, shapes, strict=True):
                 about = maker, address_of(place), place.nbytes, *shape, cell, 0
                 status = self._make(*about)

@@ -20,7 +20,6 @@ from asyncnn.devices.compiled_graph import CompiledGraph, CompiledTensor
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.engine.job import (
-    ALIGNMENT_BYTES,
     FLAG_BYTES,
     MUST_END,
     Bound,
@@ -115,13 +114,7 @@ class _Scripted:
     """Whether a tensor is made over each array; it has stop calls, too."""
 
     def __init__(
-        self,
-        number: float,
-        elements: int,
-        *,
-        inputs: int = 1,
-        outputs: int = 1,
-        alignment: int = ALIGNMENT_BYTES,
+        self, number: float, elements: int, *, inputs: int = 1, outputs: int = 1
     ) -> None:
         made: Any = self
         CompiledGraph.__init__(made)
@@ -140,7 +133,7 @@ class _Scripted:
             function, tensors = engine().run_tensors, self._tensor_calls(elements)
         ends = self.inputs, self.outputs
         way_of_calling = address(function), self.byte, *ends, stop_by
-        self.kind.__init__(self, *way_of_calling, alignment, tensors)
+        self.kind.__init__(self, *way_of_calling, tensors)
 
     def _tensor_calls(self, elements: int) -> TensorCalls:
         split, count = len(self.inputs), len(self.inputs + self.outputs)
@@ -154,6 +147,7 @@ class _Scripted:
             maker,
             tuple(range(begin, begin + 8 * count, 8)),
             ((ctypes.addressof(self.lengths), 1, 7),) * count,
+            16,
         )
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
@@ -196,15 +190,8 @@ Way = Literal["job", "segments", "python"]
 class Chain:
     """A program of so many segments, each of which adds its number to ``x``."""
 
-    def __init__(
-        self,
-        way: Way,
-        links: int,
-        elements: int = 4,
-        *,
-        alignment: int = ALIGNMENT_BYTES,
-    ) -> None:
-        self._way, self._elements, self._alignment = way, elements, alignment
+    def __init__(self, way: Way, links: int, elements: int = 4) -> None:
+        self._way, self._elements = way, elements
         self.graphs: list[Graph] = []
         self.total = links * (links + 1) // 2
         builder = ModelBuilder()
@@ -238,7 +225,7 @@ class Chain:
     ) -> "_Computing":
         kind = PythonGraph if self._way == "python" else BuiltGraph
         number = len(self.graphs) + 1
-        graph = kind(number, self._elements, alignment=self._alignment)
+        graph = kind(number, self._elements)
         self.graphs.append(graph)
         return _Computing(graph, is_job=self._way == "job")
 

@@ -6,7 +6,6 @@ import pytest
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.job import COPIED_BYTES, MOST_BINDINGS
 from asyncnn.engine.plan_execution import run_bound
-from asyncnn.hal.errors import InvalidArgumentError
 from tests.engine.scripted import Chain, Way, arrays
 
 
@@ -22,26 +21,6 @@ def test_large_aligned_memory_is_used_in_place(
         run_bound(chain.program, chain.plan, [x, y])
         found = (address_of(x), address_of(y)) in graph.bound_addresses()
         assert found == (4 * elements > COPIED_BYTES and not offset)
-
-
-@pytest.mark.parametrize("elements", [4, COPIED_BYTES])
-@pytest.mark.parametrize("offset", [0, 4, 16, 32])
-def test_an_engine_that_needs_less_alignment_uses_more_in_place(
-    way: Way, elements: int, offset: int
-) -> None:
-    chain = Chain(way, 1, elements, alignment=16)
-    (graph,) = chain.graphs
-    for _ in range(2):
-        x, y = arrays(elements, offset=offset)
-        run_bound(chain.program, chain.plan, [x, y])
-        np.testing.assert_array_equal(y, x + 1)
-        found = (address_of(x), address_of(y)) in graph.bound_addresses()
-        assert found == (4 * elements > COPIED_BYTES and not offset % 16)
-
-
-def test_memory_is_aligned_to_a_byte_at_least(way: Way) -> None:
-    with pytest.raises(InvalidArgumentError, match="an alignment of 0 bytes"):
-        Chain(way, 1, alignment=0)
 
 
 def test_only_so_many_addresses_are_known(way: Way) -> None:

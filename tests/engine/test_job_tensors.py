@@ -29,7 +29,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 def test_large_arrays_are_used_wherever_they_lie(
     kind: Any, elements: int, offset: int
 ) -> None:
-    graph = kind(1, elements, inputs=2, alignment=16)
+    graph = kind(1, elements, inputs=2)
     script, used = graph.script, set()
     for _ in range(40):
         x, y = arrays(elements, offset=offset)
@@ -50,7 +50,7 @@ def test_large_arrays_are_used_wherever_they_lie(
 
 @pytest.mark.parametrize("elements", [4, COPIED_BYTES])
 def test_a_tensor_that_is_refused_fails_the_run_alone(kind: Any, elements: int) -> None:
-    graph = kind(1, elements, inputs=2, alignment=16)
+    graph = kind(1, elements, inputs=2)
     x, y = arrays(elements)
     for refuses in (1, 2, 3):
         graph.forget()
@@ -84,6 +84,7 @@ def test_a_run_that_is_interrupted_leaves_no_tensor(kind: Any) -> None:
         {"cells": ()},
         {"shapes": ((0, 0, 0),)},
         {"words": (1,) * 9},
+        {"alignment": 0},
     ],
 )
 def test_calls_that_do_not_fit_are_refused(
@@ -96,5 +97,7 @@ def test_calls_that_do_not_fit_are_refused(
         return calls._replace(**wrong)
 
     monkeypatch.setattr(kind, "_tensor_calls", changed)
-    with pytest.raises(InvalidArgumentError, match=r"no function at 0|cells and"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"no function at 0|of 0 bytes|cells and"
+    ):
         kind(1, 4)

@@ -318,10 +318,11 @@ class _SessionGraph(JobSegment, CompiledGraph):
                 (ctypes.addressof(each), len(each), argument.port.element_type)
                 for each, argument in zip(lengths, arguments, strict=True)
             ),
+            _ALIGNMENT_BYTES,
         )
         address, ends = library.address("Run"), (self.inputs, self.outputs)
-        stop_by, most = call.options.stop_calls(), _ALIGNMENT_BYTES
-        JobSegment.__init__(self, address, self._flag, *ends, stop_by, most, tensors)
+        stop_by = call.options.stop_calls()
+        JobSegment.__init__(self, address, self._flag, *ends, stop_by, tensors)
 
     def _ended(self, status: int) -> None:
         """See `JobSegment`."""
