@@ -184,17 +184,14 @@ class Staged:
         layout = self.layout
         try:
             for move in layout.moves_in:
-                data = pools[move.pool_index].buffer.cast("B")  # type: ignore[union-attr]
-                if data.nbytes != move.length:
-                    data = data[move.offset : move.offset + move.length]
-                self.inputs.append(data)
+                buffer = pools[move.pool_index].buffer  # type: ignore[union-attr]
+                self.inputs.append(_place(buffer, move))
             for move in layout.moves_out:
                 buffer = pools[move.pool_index].buffer  # type: ignore[union-attr]
                 assert buffer is not None
                 if buffer.readonly:
-                    raise InvalidArgumentError(
-                        "an output lies in a pool that is read-only"
-                    )
+                    message = "an output lies in a pool that is read-only"
+                    raise InvalidArgumentError(message)
                 self.outputs.append(buffer)
         except AsyncnnError:  # some are a ValueError as well
             raise
@@ -241,10 +238,7 @@ class Staged:
             _place(buffer, move)[:] = source
 
     def copying_back(self) -> Iterator[None]:
-        """Copy the outputs out of the slab in pieces, until they are let go of.
-
-        :raises ValueError: as `copy_back`.
-        """
+        """Do what `copy_back` does in pieces, until they are let go of."""
         moves = self.layout.moves_out
         for buffer, move, source in zip(
             self.outputs, moves, self.sources, strict=False
@@ -494,11 +488,9 @@ def _part(slab: memoryview, move: _Move) -> memoryview:
     return slab[move.slab_offset : move.slab_offset + move.length]
 
 
-def _place(buffer: memoryview, move: _Move) -> memoryview:
-    place = buffer.cast("B")
-    if place.nbytes == move.length:
-        return place
-    return place[move.offset : move.offset + move.length]
+def _place(buffer: memoryview | None, move: _Move) -> memoryview:
+    assert buffer is not None
+    return buffer.cast("B")[move.offset : move.offset + move.length]
 
 
 def _in_pieces(source: memoryview, target: memoryview) -> Iterator[None]:
