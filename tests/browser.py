@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +14,12 @@ if TYPE_CHECKING:
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-@asynccontextmanager
-async def running_browser() -> "AsyncIterator[Browser]":
+browsing = pytest.mark.asyncio(loop_scope="module")
+"""Tests with a `page` share the loop of their module: a browser starts for seconds."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> "AsyncIterator[Browser]":
     """Run the machine's own Chromium, without a network beyond this machine."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
@@ -35,30 +38,17 @@ async def running_browser() -> "AsyncIterator[Browser]":
             await browser.close()
 
 
-@asynccontextmanager
-async def page_in(browser: "Browser") -> "AsyncIterator[Page]":
-    """Give an empty page; it is an error if a script of it has raised one."""
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(browser: "Browser") -> "AsyncIterator[Page]":
+    """Yield an empty page; the test fails if a script of it has raised an error.
+
+    Such tests are `browsing`. Nothing is kept from one page to the next.
+    """
     opened = await browser.new_page()
     errors = errors_of(opened)
-    try:
-        yield opened
-    finally:
-        await opened.close()
+    yield opened
+    await opened.close()
     assert errors == []
-
-
-@pytest.fixture
-async def page() -> "AsyncIterator[Page]":
-    """Yield an empty page of a browser of its own, which takes seconds to start."""
-    async with running_browser() as browser, page_in(browser) as page:
-        yield page
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser_of_module() -> "AsyncIterator[Browser]":
-    """Yield a browser for a module whose tests share a loop."""
-    async with running_browser() as browser:
-        yield browser
 
 
 def errors_of(page: "Page") -> list[str]:

@@ -2,7 +2,9 @@
 
 from playwright.async_api import Page
 
-from tests.browser import errors_of
+from tests.browser import browsing, errors_of
+
+pytestmark = browsing
 
 
 async def test_a_page_runs_its_scripts(page: Page) -> None:

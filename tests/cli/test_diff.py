@@ -15,6 +15,7 @@ from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, Operati
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.tools.pages import SortableTable
 from asyncnn.tools.pages.drawing import load_page
+from tests.browser import browsing
 from tests.cli.conftest import Ran
 from tests.networks import addition, chain
 from tests.tools.test_comparison import addition_in_onnx
@@ -193,6 +194,7 @@ def test_the_json_names_places(
     assert report["evidence"]["command"].startswith("asyncnn diff ")
 
 
+@browsing
 async def test_a_page_shows_operations_by_error(
     asyncnn_command: Command, two: tuple[Path, Path], tmp_path: Path, page: Page
 ) -> None:

@@ -36,6 +36,7 @@ from asyncnn.http_server import HttpServer
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server
 from asyncnn.service.process import running_driver
+from tests.browser import browsing
 from tests.cli.conftest import Ran
 from tests.cli.test_top import statistics, work
 from tests.memory.foreign import leaks, traces
@@ -140,6 +141,7 @@ FIGURE = re.compile(r"[\d.,]+")
 DONE = "#work tbody tr:first-child td:nth-child(8)"
 
 
+@browsing
 async def test_a_browser_shows_what_the_driver_does(page: Page, tmp_path: Path) -> None:
     async with (
         running_driver(tmp_path / "driver") as driver,
@@ -166,6 +168,7 @@ async def test_a_browser_shows_what_the_driver_does(page: Page, tmp_path: Path) 
 
 
 @pytest.mark.exhaustive
+@browsing
 async def test_headings_sort(page: Page, tmp_path: Path) -> None:
     async with (
         running_driver(tmp_path / "driver") as driver,
@@ -187,6 +190,7 @@ async def test_headings_sort(page: Page, tmp_path: Path) -> None:
         await expect(first).to_have_text("1: 2 operations")
 
 
+@browsing
 async def test_the_page_outlives_the_driver(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "driver"
     async with running_driver(path) as driver, top(path) as (_, url), shown(page, url):
@@ -209,6 +213,7 @@ async def test_the_page_outlives_the_driver(page: Page, tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+@browsing
 async def test_the_page_says_that_top_has_ended(page: Page, tmp_path: Path) -> None:
     """In a page of its own: that nobody answers is an error to the browser."""
     browser = page.context.browser
@@ -240,6 +245,7 @@ class HostileDevice(ReferenceDevice):
         )
 
 
+@browsing
 async def test_names_are_text_whatever_is_in_them(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "driver"
     async with (
@@ -255,6 +261,7 @@ async def test_names_are_text_whatever_is_in_them(page: Page, tmp_path: Path) ->
         assert await page.title() != "taken"
 
 
+@browsing
 async def test_markup_that_gets_in_by_mistake_does_nothing(page: Page) -> None:
     watch = DriverWatch(Path("nowhere"), 1.0)
     live = LivePage(watch.report)

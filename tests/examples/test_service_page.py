@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from asyncnn.service.process import driver_process
+from tests.browser import browsing
 from tests.examples.test_service import web_server
+
+pytestmark = browsing
 
 Stroke: TypeAlias = Sequence[tuple[float, float]]
 """Points from 0 to 1 across the field."""
@@ -44,7 +48,7 @@ def url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def field(page: Page, url: str) -> Page:
     await page.goto(url)
     return page

@@ -13,6 +13,7 @@ from asyncnn.service.process import driver_process
 from asyncnn.tools.mlts.suite_page import page_of
 from asyncnn.tools.mlts.suite_records import read_report
 from asyncnn.tools.pages.drawing import draw
+from tests.browser import browsing
 from tests.cli.conftest import Ran, asyncnn_command
 from tests.tools.mlts.conftest import report, row, write_golden, write_model
 
@@ -180,6 +181,7 @@ class TestBadInput:
         assert ran.err.count("\n") == 1
 
 
+@browsing
 async def test_the_page_is_sorted_by_a_click_on_a_heading(
     page: Page, tmp_path: Path
 ) -> None:

@@ -1,26 +1,18 @@
 """Pages in a browser: what a click, a word typed, a key and a pointer do."""
 
-from collections.abc import AsyncIterator
 from itertools import product
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from asyncnn.tools.pages.drawing import draw
 from asyncnn.tools.pages.scales import DASH
-from tests.browser import page_in
+from tests.browser import browsing
 from tests.tools.pages.samples import HOSTILE, hostile, whole
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(browser_of_module: Browser) -> AsyncIterator[Page]:
-    """Yield an empty page of a browser that starts once: 14 starts take long."""
-    async with page_in(browser_of_module) as page:
-        yield page
+pytestmark = browsing
 
 
 @pytest_asyncio.fixture(loop_scope="module")

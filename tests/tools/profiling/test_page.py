@@ -11,6 +11,7 @@ from asyncnn.tools.pages import DrawnGraph, SortableTable, Text
 from asyncnn.tools.pages.drawing import draw
 from asyncnn.tools.profiling import Profile
 from asyncnn.tools.profiling.page import headlines, page_of
+from tests.browser import browsing
 from tests.tools.profiling.made_up import OPERATIONS, PROFILE
 
 
@@ -93,6 +94,7 @@ def test_what_was_measured_and_what_was_shared_out_is_said() -> None:
     assert [part.text for part in shown] == headlines(PROFILE)
 
 
+@browsing
 async def test_a_browser_shows_the_graph_and_sorts_the_table(
     page: BrowserPage, tmp_path: Path
 ) -> None:
