@@ -19,6 +19,7 @@ import asyncnn
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.memory import descriptors
 from asyncnn.runtime import model_cache
 from asyncnn.runtime.framework.opening import open_framework
 from tests.devices.cache.models import dense, image
@@ -94,6 +95,17 @@ async def test_the_second_time_a_model_is_loaded(
     assert counted.anew == 1
     np.testing.assert_array_equal(*results)
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+async def test_files_that_keep_nobody_waiting_are_closed_by_no_thread(
+    counted: Counted, folder: Path
+) -> None:
+    async with counted.device(folder) as device:
+        await device.prepare(dense(False))
+        with patch.object(descriptors, "_close_on_thread") as on_thread:
+            await device.prepare(dense(False))
+        assert counted.anew == 1
+        on_thread.assert_not_called()
 
 
 async def test_what_was_loaded_keeps_nothing_of_the_model_that_was_given(
