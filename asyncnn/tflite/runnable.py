@@ -378,7 +378,7 @@ def _offsets(data: memoryview, table: int, kind: str, what: str) -> tuple[int, .
 
 
 def callers(graph: Graph, names: Collection[str] = CALLED) -> list[Operator]:
-    """Return the operators that run other graphs, or those of some names."""
+    """Return the operators that run other graphs, or have some names."""
     if graph.survey is not None:
         return []
     return [each for each in graph.operators if each.name in names]
