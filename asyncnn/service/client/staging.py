@@ -56,7 +56,7 @@ class _Move(msgspec.Struct, frozen=True):
     """An argument's bytes: of a pool that does not travel, and their place in slabs."""
 
     pool_index: int
-    offset: int
+    span: slice
     length: int
     slab_offset: int
 
@@ -123,7 +123,8 @@ class Layout:
                     units = -(-at.length // ALIGNMENT_BYTES)
                     self._end += units * ALIGNMENT_BYTES
                     if at.length:
-                        moves.append(_Move(at.pool_index, at.offset, at.length, start))
+                        span = slice(at.offset, at.offset + at.length)
+                        moves.append(_Move(at.pool_index, span, at.length, start))
                 argument = replace(argument, location=location)
             placed.append(argument)
         return tuple(placed), moves
@@ -185,7 +186,8 @@ class Staged:
         try:
             for move in layout.moves_in:
                 buffer = pools[move.pool_index].buffer  # type: ignore[union-attr]
-                self.inputs.append(_place(buffer, move))
+                assert buffer is not None
+                self.inputs.append(buffer.cast("B")[move.span])
             for move in layout.moves_out:
                 buffer = pools[move.pool_index].buffer  # type: ignore[union-attr]
                 assert buffer is not None
@@ -235,7 +237,7 @@ class Staged:
         """
         moves = self.layout.moves_out
         for move, buffer, source in zip(moves, self.outputs, self.sources, strict=True):
-            _place(buffer, move)[:] = source
+            buffer.cast("B")[move.span] = source
 
     def copying_back(self) -> Iterator[None]:
         """Do what `copy_back` does in pieces, until they are let go of."""
@@ -243,7 +245,7 @@ class Staged:
         for buffer, move, source in zip(
             self.outputs, moves, self.sources, strict=False
         ):
-            yield from _in_pieces(source, _place(buffer, move))
+            yield from _in_pieces(source, buffer.cast("B")[move.span])
 
     def give_back(self) -> None:
         """Keep the slab of a request that is done for the next one."""
@@ -486,11 +488,6 @@ def _size(moves: Sequence[_Move]) -> int:
 
 def _part(slab: memoryview, move: _Move) -> memoryview:
     return slab[move.slab_offset : move.slab_offset + move.length]
-
-
-def _place(buffer: memoryview | None, move: _Move) -> memoryview:
-    assert buffer is not None
-    return buffer.cast("B")[move.offset : move.offset + move.length]
 
 
 def _in_pieces(source: memoryview, target: memoryview) -> Iterator[None]:
