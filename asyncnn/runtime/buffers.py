@@ -1,6 +1,5 @@
 """Device-managed buffers for applications: tensors that stay in the driver."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -24,7 +23,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.home import Home
-from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.model import TensorInfo, bytes_of
 
 SHORT_BYTES = 2**21
 """Bytes that are copied in less time than the loop needs to start a thread."""
@@ -187,7 +186,7 @@ async def allocate_buffer(
     status, buffer, token = await device.allocate(
         BufferDesc(dimensions), models, *roles
     )
-    wanted = math.prod(info.dimensions) * info.dtype.itemsize
+    wanted = bytes_of(info)
     why = f"the device has none of {info.dtype}, or no memory for {wanted:,} bytes"
     _check(device, status, what, why)  # the HAL does not say which of both
     assert buffer is not None

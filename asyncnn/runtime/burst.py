@@ -1,7 +1,6 @@
 """Bursts for applications: arrays in shared memory, run again and again."""
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
 from concurrent.futures import CancelledError
@@ -41,7 +40,7 @@ from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import SHORT_BYTES, Places, no_place_for_buffers
 from asyncnn.runtime.execution_options import copies_now, copies_of
 from asyncnn.runtime.home import get_ident
-from asyncnn.runtime.model import has_fixed_shape, position_of
+from asyncnn.runtime.model import bytes_of, has_fixed_shape, position_of
 from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs, Results, Tensor
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
@@ -118,10 +117,8 @@ class Burst(Opened):
         self._own = ReusableExecution(target, tuple(first), None, carry)
         infos = (*target.check.infos, *target.space.infos)
         # As far as shapes are fixed: what is usual then is no longer than that.
-        self._is_short = all(map(has_fixed_shape, infos)) and (
-            sum([math.prod(each.dimensions) * each.dtype.itemsize for each in infos])
-            <= SHORT_BYTES
-        )
+        is_fixed = all(map(has_fixed_shape, infos))
+        self._is_short = is_fixed and sum(map(bytes_of, infos)) <= SHORT_BYTES
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.

@@ -4,6 +4,7 @@
 and errors that name it.
 """
 
+import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -231,6 +232,11 @@ def has_fixed_shape(info: TensorInfo) -> bool:
     if is_scalar(info.type):
         return True
     return bool(info.dimensions) and 0 not in info.dimensions
+
+
+def bytes_of(info: TensorInfo) -> int:
+    """Return the bytes of an array whose shape the model fixes."""
+    return math.prod(info.dimensions) * info.dtype.itemsize
 
 
 class StateTensor(msgspec.Struct, frozen=True, eq=False):

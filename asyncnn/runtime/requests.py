@@ -32,7 +32,7 @@ from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.axes import dimensions_of, hint_of_shape
 from asyncnn.runtime.buffers import SHORT_BYTES, DeviceBuffer, MakeArray
-from asyncnn.runtime.model import TensorInfo, has_fixed_shape
+from asyncnn.runtime.model import TensorInfo, bytes_of, has_fixed_shape
 
 MAX_SPACE_ATTEMPTS = 4
 """Executions tried until outputs of unknown size have found enough space."""
@@ -439,9 +439,7 @@ class RequestBuilder:
         self._sizes: tuple[int, ...] = ()
         infos = (*inputs, *outputs)
         if all(has_fixed_shape(info) for info in infos):
-            self._sizes = tuple(
-                math.prod(i.dimensions) * i.dtype.itemsize for i in infos
-            )
+            self._sizes = tuple(map(bytes_of, infos))
             self._plain = plain_arguments(self._sizes, len(inputs))
 
     def __call__(

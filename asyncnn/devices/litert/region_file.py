@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from asyncnn.devices.litert.cuts import barriers, is_short
+from asyncnn.devices.litert.cuts import barriers, is_short, last_reads
 from asyncnn.devices.litert.flat_file import (
     REFERENCE,
     Field,
@@ -458,7 +458,7 @@ class _Head:
         """
         steps, survey = list[Step](), graph.survey
         edges = set(barriers(timed)) if timed else set()
-        last = {index: at for at, each in enumerate(timed) for index in each.inputs}
+        last = last_reads(timed)
         alive = list(graph.inputs) if edges else []
         named = {*graph.inputs, *graph.outputs}
         renamed: dict[int, int] = {}

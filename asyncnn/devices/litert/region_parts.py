@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.devices.litert.cuts import SEGMENT_NS, cuts, is_short
+from asyncnn.devices.litert.cuts import SEGMENT_NS, cuts, is_short, last_reads
 from asyncnn.devices.litert.flat_file import REFERENCE, FlatFile, Place, layout_of
 from asyncnn.devices.litert.graph_file import may_lie_apart
 from asyncnn.engine.costs import Speeds, estimated_of_graph_ns
@@ -96,7 +96,7 @@ def region_parts(contents: Contents, speeds: Speeds) -> list[Contents]:
     if not edges or not varying >= {*graph.outputs}:
         return []
     makers = {i: each for each in operators for i in each.outputs}
-    last = {index: at for at, each in enumerate(timed) for index in each.inputs}
+    last = last_reads(timed)
     unread = tuple(index for index in graph.inputs if index not in last)
     last.update(dict.fromkeys(graph.outputs, len(timed)))
     parts = []

@@ -8,7 +8,7 @@ own means, a flag that it looks at before each node; it does not ask, so it is s
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -395,10 +395,10 @@ def _tensor(argument: RegionArgument) -> CompiledTensor:
     )
 
 
-def _cells(words: Any, count: int) -> Iterator[int]:
+def _cells(words: Any, count: int) -> range:
     """Return the addresses of the first of some pointers."""
-    start = ctypes.addressof(words)
-    return (start + number * ctypes.sizeof(words._type_) for number in range(count))
+    start, size = ctypes.addressof(words), ctypes.sizeof(words._type_)
+    return range(start, start + count * size, size)
 
 
 def _words(given: Sequence[Any]) -> Any:
