@@ -63,6 +63,8 @@ def pairs_by_name(model: NamedModel) -> dict[str, str]:
     beginning or end that says which is which, and no other input or output has a part
     in that. The model has others, too.
     """
+    if min(len(model.inputs), len(model.outputs)) < 2:
+        return {}
     inputs = {info.name: info for info in model.inputs}
     earlier = states_before(inputs, (info.name for info in model.outputs))
     matches = [
