@@ -11,7 +11,7 @@ type stands for an operation, and for IF and WHILE.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -32,7 +32,7 @@ from asyncnn.hal.types import (
 )
 
 if TYPE_CHECKING:
-    from asyncnn.tflite.tables import Graph, Operator
+    from asyncnn.tflite.tables import Graph
 
 
 class TypeSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,10 +100,10 @@ def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> int:
     inputs = [() if each is None else each.shape or () for each in operation.inputs]
     outputs = [each.shape or () for each in operation.outputs]
     element = operation.outputs[0].type
-    return int(estimated_of_shapes_ns(operation.type, inputs, outputs, element, speeds))
+    return int(_of_shapes_ns(operation.type, inputs, outputs, element, speeds))
 
 
-def estimated_of_shapes_ns(
+def _of_shapes_ns(
     type_: int,
     inputs: Sequence[Shape],
     outputs: Sequence[Shape],
@@ -133,10 +133,8 @@ _ALIKE = {
 def estimated_of_graph_ns(graph: "Graph", speeds: Speeds = USUAL) -> list[int]:
     """Return the same of each operator of a TFLite file, by its recorded shapes."""
     survey, integers, floats = graph.survey, speeds.integers, speeds.floats
-    if survey is None:
-        return [_of_operator_ns(graph, each, speeds) for each in graph.operators]
     found = []
-    for each in survey.operators:
+    for each in _taken(graph) if survey is None else survey.operators:
         size, of_type = (1, integers) if each.is_scaled else (4, floats)
         speed = of_type.depthwise_macs if each.is_depthwise else of_type.macs
         moving_ns = each.elements * size / of_type.bytes
@@ -144,20 +142,36 @@ def estimated_of_graph_ns(graph: "Graph", speeds: Speeds = USUAL) -> list[int]:
     return found
 
 
-def _of_operator_ns(graph: "Graph", operator: "Operator", speeds: Speeds) -> int:
-    read = [graph.tensors[index].shape for index in operator.inputs if index >= 0]
-    made = [graph.tensors[index] for index in operator.outputs]
-    if operator.name == "TRANSPOSE_CONV":  # the shape of the output comes first
-        read[:3] = read[2::-1]
-    elif operator.name == "CONV_3D" and len(read) > 1:  # filters are [..., outputs]
-        read[1] = read[1][-1:] + read[1][:-1]
-    is_recurrent = operator.name.endswith(("LSTM", "RNN"))
-    type_ = OperationType.LSTM if is_recurrent else _ALIKE.get(operator.name, -1)
-    element = OperandType.TENSOR_FLOAT32
-    if made and made[0].scales:
-        element = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
-    shapes = [each.shape for each in made]
-    return int(estimated_of_shapes_ns(type_, read, shapes, element, speeds))
+class _Taken(NamedTuple):
+    """What an operator takes, as `ShortOperator` has it."""
+
+    elements: float
+    macs: float
+    is_scaled: int
+    is_depthwise: int
+
+
+def _taken(graph: "Graph") -> list[_Taken]:
+    found = []
+    tensors = graph.tensors
+    counts = [math.prod(each.shape) for each in tensors]
+    for each in graph.operators:
+        name, outputs = each.name, each.outputs
+        inputs = [index for index in each.inputs if index >= 0]
+        macs = float(counts[outputs[0]]) if inputs and outputs else 0.0
+        is_recurrent = name.endswith(("LSTM", "RNN"))
+        type_ = OperationType.LSTM if is_recurrent else _ALIKE.get(name)
+        if type_ is not None and inputs and outputs:
+            read = [tensors[index].shape for index in inputs]
+            if name == "TRANSPOSE_CONV":  # the shape of the output comes first
+                read[:3] = read[2::-1]
+            elif name == "CONV_3D" and len(read) > 1:  # filters are [..., outputs]
+                read[1] = read[1][-1:] + read[1][:-1]
+            macs = _multiply_adds(type_, read, [tensors[outputs[0]].shape])
+        elements = sum([counts[index] for index in (*inputs, *outputs)])
+        is_scaled = bool(outputs) and bool(tensors[outputs[0]].scales)
+        found.append(_Taken(elements, macs, is_scaled, name == "DEPTHWISE_CONV_2D"))
+    return found
 
 
 def _multiply_adds(
@@ -282,7 +296,4 @@ def _work_us(operation: Operation, subgraph: Subgraph) -> float:
 
     inputs, outputs = shapes(operation.inputs), shapes(operation.outputs)
     element = subgraph.operands[operation.outputs[0]].type if outputs else 0
-    return (
-        estimated_of_shapes_ns(operation.type, inputs, outputs, element, _OF_KERNELS)
-        / 1000
-    )
+    return _of_shapes_ns(operation.type, inputs, outputs, element, _OF_KERNELS) / 1000

@@ -139,7 +139,7 @@ def refusal(contents: Contents) -> str:
             is_other = tensor.type in ALL_DTYPES and tensor.type not in DTYPES
             if tensor.unsupported and not is_other:
                 return f"{tensor.label} has {tensor.unsupported}"
-            if len({*tensor.zero_points}) > 1:
+            if tensor.zero_points and len({*tensor.zero_points}) > 1:
                 return f"{tensor.label} has several zero points"
         complex_ = {t.index for t in graph.tensors if t.type == "COMPLEX64"}
         for operator in graph.operators:

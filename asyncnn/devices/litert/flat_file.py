@@ -37,14 +37,15 @@ _pack_count = struct.Struct("<I").pack
 class TableLayout(msgspec.Struct, frozen=True, eq=False):
     """How a table with some fields lies in memory.
 
-    ``fields`` are their numbers, and ``slots`` the same as they are packed;
-    ``references`` are the positions there of places, with their offsets in the table.
+    ``slots`` are their numbers as they are packed, and ``order`` which of those given
+    they are; ``references`` are the positions there of places, with their offsets in
+    the table.
     """
 
     packer: struct.Struct
     alignment: int
     vtable: bytes
-    fields: tuple[int, ...]
+    order: tuple[int, ...]
     slots: tuple[int, ...]
     references: tuple[tuple[int, int], ...]
 
@@ -77,7 +78,7 @@ def layout_of(fields: tuple[tuple[int, str], ...]) -> TableLayout:
         struct.Struct(f"<i{forms}{padding}x"),
         alignment,
         struct.pack(f"<{2 + len(offsets)}H", vtable_bytes, at, *offsets),
-        tuple([slot for slot, _ in fields]),
+        tuple(order),
         tuple([fields[position][0] for position in order]),
         tuple(references),
     )
@@ -95,7 +96,7 @@ class FlatFile:
 
     def table(self, fields: Sequence[Field]) -> Place:
         """Add a table; fields that are left out have their default."""
-        layout = layout_of(tuple([field[:2] for field in fields]))
+        layout = layout_of(tuple([(slot, form) for slot, form, _ in fields]))
         return self.row(layout, [value for _, _, value in fields])
 
     def row(self, layout: TableLayout, values: Sequence[int]) -> Place:
@@ -103,8 +104,7 @@ class FlatFile:
         size, vtable = layout.packer.size, layout.vtable
         padding = -(self._size + size) % layout.alignment
         place = self._size + padding + size
-        columns = dict(zip(layout.fields, values, strict=True))
-        packed = [*map(columns.__getitem__, layout.slots)]
+        packed = [*map(values.__getitem__, layout.order)]
         for position, offset in layout.references:
             packed[position] = place - offset - packed[position]
         table = vtable + layout.packer.pack(len(vtable), *packed)
