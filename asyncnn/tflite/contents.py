@@ -10,6 +10,7 @@ import math
 import struct
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -112,7 +113,7 @@ class TableReader:
     def contents(self) -> Steps[Contents]:
         """Read all of them in steps; see `reading_contents`."""
         root = self._root
-        buffers = yield from self._each(root[4], lambda _, at: self._buffer(at))
+        buffers = yield from self._each(root[4], self._buffer)
         tables = self._positions(root[1])
         codes = [self.operator_code(table) for table in tables]
         found: list[Graph] = []
@@ -135,11 +136,11 @@ class TableReader:
     ) -> Steps[Graph]:
         places = flatbuffer.places(self._data, table, 5)
         tensors = yield from self._each(
-            places[0], lambda number, at: self.tensor(number, at, buffers)
+            places[0], partial(self.tensor, buffers=buffers)
         )
         count = len(tensors)
         operators = yield from self._each(
-            places[3], lambda number, at: self.operator(number, at, codes, count)
+            places[3], partial(self.operator, codes=codes, count=count)
         )
         return Graph(
             index,
@@ -236,9 +237,10 @@ class TableReader:
         name, version = codes[code]
         what = f"operator {index} ({name})"
         inputs, outputs, intermediates = [
-            self._indexes(self._numbers(places[field], flatbuffer.INT32), count, what)
+            self._numbers(places[field], flatbuffer.INT32) if places[field] else ()
             for field in (1, 2, 8)
         ]
+        self._indexes(inputs + outputs + intermediates, count, what)
         return Operator(
             *(index, name, inputs, outputs, intermediates, version),
             *(data, places, table),
@@ -246,7 +248,7 @@ class TableReader:
             and not any(_unread(places)),
         )
 
-    def _buffer(self, table: int) -> StoredBytes:
+    def _buffer(self, _: int, table: int) -> StoredBytes:
         """Read where the bytes of a buffer lie.
 
         Files above 2 GiB keep them behind the flatbuffer; offset 1 is a placeholder
