@@ -322,7 +322,7 @@ class InProcessPreparedModel(BasePreparedModel):
         plan = program.known_plan(shapes)
         if plan is None and are_made:
             plan = program.plan_at_once(shapes)
-        is_open = are_made and plan is not None and program.open_step in plan.steps
+        is_open = are_made and plan is program.open_plan
         if plan is None or not (plan.is_fixed or is_open):
             return None
         for port, space in zip(plan.outputs, spaces, strict=True):

@@ -109,10 +109,14 @@ def input_arrays(plan: Plan, request: Request) -> list[Array | None]:
     """
     arrays: list[Array | None] = []
     for index, port in enumerate(plan.inputs):
-        if port.shape is None:
+        argument = request.inputs[index]
+        shape = port.shape
+        if shape is None:  # it is omitted, or the plan is for any lengths
+            shape = _input_shape(port.operand, argument)
+        if shape is None:
             arrays.append(None)
         else:
-            array = _array(request, request.inputs[index], port, port.shape)
+            array = _array(request, argument, port, shape)
             if port.dtype.kind == "b":
                 array = _truth(array)
             elif not array.flags.aligned:

@@ -56,9 +56,8 @@ def run_dynamic_step(
     :raises GeneralFailureError: if the values do not fit the operation.
     """
     operation, results = _with_values(step, slots), list[Array]()
-    if kernels.is_data_dependent(operation.type) or kernels.computes_all_lengths(
-        operation.type
-    ):
+    is_open = kernels.open_preparation(operation.type) is not None
+    if is_open or kernels.is_data_dependent(operation.type):
         if not _compute(operation, elsewhere, results, grow):
             return False
     elif not _prepare_and_run(operation, step, slots, elsewhere, grow, results):

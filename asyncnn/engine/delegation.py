@@ -66,6 +66,11 @@ class Step(msgspec.Struct, frozen=True, eq=False):
         return sum(self.costs_ns)
 
     @property
+    def is_open(self) -> bool:
+        """Whether it takes inputs of any lengths; see `EngineKernel`."""
+        return isinstance(self.kernel, EngineKernel) and self.kernel.is_open
+
+    @property
     def name(self) -> str:
         """What it computes, for people."""
         name = self.operation.type.name

@@ -104,8 +104,9 @@ _OPERAND_TYPES = {int(type_): type_ for type_ in OperandType}
 class Port(msgspec.Struct, frozen=True, eq=False):
     """An input or output of a plan, and what its array has to be.
 
-    ``shape`` is None for an input that is omitted and for an output whose shape only
-    execution shows it; ``count`` and ``size_bytes`` are 0 then.
+    ``shape`` is None for an input that is omitted, for an output whose shape only
+    execution shows it, and for what may have any lengths; ``count`` and ``size_bytes``
+    are 0 then.
     """
 
     index: int
@@ -129,9 +130,9 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
 
     ``known_outputs`` is what is reported of outputs with enough space, if all their
     shapes are known; ``ports`` are inputs, then outputs. A plan ``is_straight`` if
-    every step is prepared beforehand. It ``uses_blas`` if a step may, which no delegate
-    computes. It ``is_fixed`` if it is straight, and has ports of known shapes and
-    ordinary numbers alone.
+    every step is prepared beforehand, for known lengths. It ``uses_blas`` if a step
+    may, which no delegate computes. It ``is_fixed`` if it is straight, and has ports of
+    known shapes and ordinary numbers alone.
     """
 
     subgraph: Subgraph
@@ -196,7 +197,7 @@ def assembled(
         )
 
     inputs, outputs = ports(subgraph.input_indexes), ports(subgraph.output_indexes)
-    is_straight = all(step.kernel is not None for step in steps)
+    is_straight = not any(step.kernel is None or step.is_open for step in steps)
     known = [port.shape for port in outputs if port.shape is not None]
     return Plan(
         subgraph=subgraph,

@@ -18,12 +18,13 @@ from asyncnn.engine.control_flow import (
     begin,
     has_learnt_shapes,
     run_dynamic_step,
+    store,
 )
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.program import Program
-from asyncnn.engine.workspace import BoundPlan, Call, Workspace, outputs_for
+from asyncnn.engine.workspace import BoundPlan, Call, Workspace, outputs_for, shapes_of
 from asyncnn.hal.errors import (
     AsyncnnError,
     MissedDeadlineTransientError,
@@ -47,9 +48,6 @@ from asyncnn.pacing import CALLS_PER_CHECK, Pause, Stepwise, ThreadYielder
 
 MOST_INTERRUPTED = 4
 """Times that one call of another engine is interrupted, and begun anew, for a pause."""
-
-RUNS_WORTH_A_PLAN = 4
-"""Runs for the same lengths after which a plan for these takes less time in all."""
 
 QUIET = Context()
 """Here NumPy does not complain of overflow and the like. Running something in a copy
@@ -268,6 +266,8 @@ class PlanExecution:
                     elif type(run) is InterruptibleRun:
                         if not self._run_elsewhere(run, inputs, outputs, pause):
                             return False
+                        if bound.plan is program.open_plan:
+                            self._take_open(step, bound, outputs)
                     else:
                         run(inputs, outputs)
                 elif step.operation.type in CONTROL_FLOW:
@@ -278,8 +278,8 @@ class PlanExecution:
                     partial(bound.grow, program.most_bytes),
                 ):
                     return False
-                elif self._is_worth_a_plan(step, bound):
-                    self._program.forget(bound.plan)
+                elif has_learnt_shapes(step, bound.slots):
+                    program.forget(bound.plan)
             except AsyncnnError:
                 raise
             except Exception as error:
@@ -289,13 +289,14 @@ class PlanExecution:
             yielder.count((len(calls) - first) % CALLS_PER_CHECK)
         return True
 
-    def _is_worth_a_plan(self, step: Step, bound: BoundPlan) -> bool:
-        """Return whether a step that was prepared for one run is to be for all."""
-        bound.workspace.runs += 1
-        is_open = step is self._program.open_step
-        if is_open and bound.workspace.runs % RUNS_WORTH_A_PLAN:
-            return False
-        return has_learnt_shapes(step, bound.slots)
+    def _take_open(self, step: Step, bound: BoundPlan, outputs: list[Array]) -> None:
+        """Take what was computed for lengths that the plan does not know."""
+        slots, operands = bound.slots, bound.plan.subgraph.operands
+        for index, result in zip(step.outputs, outputs, strict=True):
+            store(slots, index, result, operands[index], step.operation.type)
+        shapes = shapes_of([slots[port.index] for port in bound.plan.inputs])
+        learnt = partial(has_learnt_shapes, step, slots)
+        self._program.count_open_run(shapes, learnt)
 
     def _enter(self, bound: BoundPlan) -> None:
         step = bound.plan.steps[bound.position]

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Self, TypeAlias
 
@@ -35,7 +35,7 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.hal.types import Model, Subgraph
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.kernels.kernel import EngineKernel
-from asyncnn.kernels.registry import computes_all_lengths, may_learn_shapes
+from asyncnn.kernels.registry import may_learn_shapes, open_preparation
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, take_apart
@@ -61,8 +61,11 @@ MAX_SMALL_PLANS = 256
 A model of texts has as many as these have lengths.
 """
 
-MAX_LEARNT = 4096
-"""Input shapes that are kept of those whose runs have shown all other shapes."""
+MAX_COUNTED = 4096
+"""Input shapes that are kept of those whose runs are counted."""
+
+RUNS_WORTH_A_PLAN = 4
+"""Runs for the same lengths after which a plan for these takes less time in all."""
 
 
 class Program:
@@ -77,9 +80,9 @@ class Program:
     claims it computes; ``identity`` is the model's in caches. The plan for
     declared shapes is its ``fixed_plan`` once it is there, if it is fixed. ``idle`` are
     the workspaces that nobody uses, by the identity of their plans, to be taken and
-    given back by any thread: operations of one deque need no lock. An ``open_step`` is
-    all of a model whose runs teach its shapes. One that ``makes_way`` shares nothing of
-    an engine with those that do not.
+    given back by any thread: operations of one deque need no lock. The ``open_plan`` is
+    for lengths that come but once, of a model that is one step for any. One that
+    ``makes_way`` shares nothing of an engine with those that do not.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -108,12 +111,11 @@ class Program:
         self.idle: dict[int, deque[Workspace]] = {}
         self.declared_shapes = declared_shapes(model.main)
         self._main: Plan | None = None
-        self.open_step: Step | None = None
-        self._learnt: set[InputShapes] = set()
+        self.open_plan: Plan | None = None
+        self._open_runs: dict[InputShapes, int] = {}
         self.fixed_plan: Plan | None = None
         self._records = dict(records or {})
         self.makes_way = makes_way
-        self._widened: Plan | None = None
         self._regions: dict[int, dict[int, Array]] = {}
         self._threads = 1
         self.most_bytes: int | None = None
@@ -165,27 +167,53 @@ class Program:
                 whole = BoundOperation(type_, inputs, outputs, makes_way=self.makes_way)
                 with suppress(ValueNeededError):
                     infer_shapes(whole)
-                if is_alone and computes_all_lengths(type_):
-                    self.open_step = Step(0, whole, *operands, None)
+                if is_alone:
+                    self._opened((Step(0, whole, *operands, None),), constants)
             yield
 
-    def plan_at_once(self, shapes: InputShapes) -> Plan | None:
-        """Return a plan that leaves everything to its run, and takes no time to make.
+    def _opened(
+        self, steps: Sequence[Step], constants: dict[int, Array]
+    ) -> Plan | None:
+        """Return the open plan of a step without a kernel; None if there can be none.
 
-        None if it takes several steps to make, or runs have shown all shapes.
+        Another thread may make it, too: the first one counts.
         """
-        step, main = self.open_step, self.model.main
-        if step is None or shapes in self._learnt:
+        if len(steps) != 1 or steps[0].kernel is not None:
             return None
-        given = dict(zip(main.input_indexes, shapes, strict=True))
-        constants = self._regions[MAIN]
-        known = [
-            constants[index].shape if index in constants else given.get(index)
-            for index in range(len(main.operands))
-        ]
-        plan = assembled(main, known, constants, (step,), ArenaLayout({}, 0))
+        prepared = open_preparation(steps[0].operation.type)
+        if prepared is None or self.open_plan is not None:
+            return self.open_plan
+        step = replace(steps[0], kernel=prepared(steps[0].operation))
+        main = self.model.main
+        known = {index: constant.shape for index, constant in constants.items()}
+        shapes = [known.get(index) for index in range(len(main.operands))]
+        plan = assembled(main, shapes, constants, (step,), ArenaLayout({}, 0))
         with self._lock:
-            return self._add(plan, shapes, MAIN)
+            if self.open_plan is None:
+                self.idle[id(plan)] = deque()
+                self.open_plan = plan
+            return self.open_plan
+
+    def plan_at_once(self, shapes: InputShapes) -> Plan | None:
+        """Return the open plan; None if there is none, or these deserve their own."""
+        if self._open_runs.get(shapes, 0) >= RUNS_WORTH_A_PLAN:
+            return None
+        return self.open_plan
+
+    def count_open_run(
+        self, shapes: InputShapes, are_known: Callable[[], bool]
+    ) -> None:
+        """Have the next one for these lengths prepared, if they come again and again.
+
+        Unless other shapes of the model are not known even then.
+        """
+        with self._lock:
+            count = self._open_runs.get(shapes, 0) + 1
+            if count == RUNS_WORTH_A_PLAN and not are_known():
+                count = 0
+            if len(self._open_runs) >= MAX_COUNTED:
+                self._open_runs.clear()
+            self._open_runs[shapes] = count
 
     @property
     def is_straight(self) -> bool:
@@ -224,14 +252,8 @@ class Program:
         with self._lock:
             self._threads = threads
             plans = [plan for key, plan in self._plans.items() if key[0] == MAIN]
-        if self.open_step is not None and plans:
-            # What it has of the engine serves runs of all lengths that have no plan.
-            shapes = tuple(port.shape for port in plans[-1].inputs)
-            of_main = self.model, self.model.main, shapes, self.delegate, b""
-            self._widened = yield from building_plan(
-                *of_main, self._regions[MAIN], makes_way=self.makes_way
-            )
-            plans.append(self._widened)
+        if self.open_plan is not None:
+            plans.append(self.open_plan)
         for plan in plans:
             for kernel in _engine_kernels(plan):
                 yield
@@ -286,11 +308,15 @@ class Program:
                     self._regions.setdefault(number, {}),
                     makes_way=self.makes_way,
                 )
+        if number == MAIN:
+            plan = self._opened(plan.steps, plan.constants) or plan
         if number == MAIN and self._threads > 1:
             for kernel in _engine_kernels(plan):
                 if kernel.serves_all_lengths:
                     with suppress(AsyncnnError, OSError, MemoryError):  # one will do
                         kernel.widen(self._threads)
+        if plan is self.open_plan:
+            return plan
         with self._lock:
             return self._add(plan, shapes, number)
 
@@ -315,9 +341,6 @@ class Program:
                 is_straight=plan.is_straight,
             )
         plan = self._plans.setdefault((number, shapes), plan)
-        if number == MAIN and self.open_step is None and _is_open(plan):
-            self.open_step = plan.steps[0]
-            self._regions[MAIN].update(plan.constants)
         self.idle.setdefault(id(plan), deque())
         if number == MAIN and shapes == self.declared_shapes:
             self._main = plan
@@ -341,12 +364,7 @@ class Program:
         with self._lock:
             for key in [key for key, kept in self._plans.items() if kept is plan]:
                 self._drop(key)
-                if self.open_step in plan.steps:
-                    self._learnt.add(key[1])
-                else:
-                    self._learnt.discard(key[1])
-            if len(self._learnt) > MAX_LEARNT:
-                self._learnt.clear()
+                self._open_runs.pop(key[1], None)
 
     def acquire(self, plan: Plan) -> Workspace:
         """Take an idle workspace of ``plan``, or allocate one."""
@@ -393,13 +411,17 @@ class Program:
             for idle in self.idle.values():
                 for workspace in tuple(idle):  # executions may still give some back
                     pieces.extend(workspace.pieces())
-            for plan in self._plans.values():
+            for plan in self._all_plans():
                 parts = (plan.steps, plan.shapes, plan.constants.values())
                 pieces.extend(list(part) for part in parts)
             for model in (self.model, self.source):
                 for subgraph in (model.main, *model.referenced):
                     pieces += [list(subgraph.operands), list(subgraph.operations)]
             return pieces
+
+    def _all_plans(self) -> list[Plan]:
+        opened = [] if self.open_plan is None else [self.open_plan]
+        return [*self._plans.values(), *opened]
 
     @property
     def idle_bytes(self) -> int:
@@ -412,8 +434,8 @@ class Program:
         """Free the workspaces that nobody uses; return their bytes."""
         with self._lock:
             kept = list(self.idle.values())
-            plans = list(self._plans.values())
-            self._threads, self._widened = 1, None
+            plans = self._all_plans()
+            self._threads = 1
         trimmed: list[Workspace] = []
         for idle in kept:
             with suppress(IndexError):  # others may have taken some
@@ -441,14 +463,6 @@ def _is_small(plan: Plan) -> bool:
         may_learn_shapes(step.operation.type)
         if step.kernel is None
         else isinstance(step.kernel, EngineKernel) and step.kernel.serves_all_lengths
-        for step in plan.steps
-    )
-
-
-def _is_open(plan: Plan) -> bool:
-    """Return whether it is one step, whose runs may teach the shapes of its outputs."""
-    return len(plan.steps) == 1 and all(
-        step.kernel is None and computes_all_lengths(step.operation.type)
         for step in plan.steps
     )
 

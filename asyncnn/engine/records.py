@@ -94,7 +94,7 @@ def record_of(plan: Plan) -> PlanRecord:
 
 def _record_of_step(step: Step) -> StepRecord[Array]:
     if not step.parts:
-        is_prepared = step.kernel is not None
+        is_prepared = step.kernel is not None and not step.is_open
         return StepRecord((step.position,), is_prepared, step.operation.packed)
     positions = tuple(part.position for part in step.parts)
     made = KernelRecord() if step.record is None else step.record()

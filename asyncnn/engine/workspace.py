@@ -101,8 +101,7 @@ class Workspace:
 
     ``slots`` holds the array of every operand that stays in place, by operand index:
     constants and temporaries of known shape. A straight plan has ``own_calls``, which
-    `bind` sets to arrays, and a ``job`` if an engine in C computes all of it. ``runs``
-    counts steps that were prepared for one run.
+    `bind` sets to arrays, and a ``job`` if an engine in C computes all of it.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -115,7 +114,6 @@ class Workspace:
         self._ports: list[tuple[list[Any], int, int]] = []
         self.job: IJob | None = None
         self.is_bound = False
-        self.runs = 0
 
     @classmethod
     def making(cls, plan: Plan, most_bytes: int | None = None) -> Steps["Workspace"]:

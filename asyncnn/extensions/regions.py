@@ -43,7 +43,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import validate_model
 from asyncnn.hal.validate.request import LITERT_REGIONS, ONNX_REGIONS
-from asyncnn.kernels.kernel import Compute, Prepare
+from asyncnn.kernels.kernel import Compute, Prepare, PrepareOpen
 from asyncnn.memory.pools import part_of
 
 LITERT, ONNX = LITERT_REGIONS, ONNX_REGIONS
@@ -108,13 +108,13 @@ def region_extension(
     shape: ShapeRule = declared,
     prepare: Prepare | None = None,
     compute: Compute | None = None,
-    computes_all_lengths: bool = False,
+    prepare_open: PrepareOpen | None = None,
 ) -> Extension:
     """Return `LITERT` or `ONNX`, with the kernels of an engine if there are any.
 
     ``prepare`` is for regions whose output shapes are known: those that the model
     declares, or what the engine's ``shape`` returns. ``compute`` is for the others; see
-    `ExtensionOperation` for ``computes_all_lengths``.
+    `ExtensionOperation` for ``prepare_open``.
     ``version`` is the engine's; see `Extension`.
     """
     extension = Extension(name, version=version)
@@ -132,7 +132,7 @@ def region_extension(
         prepare=prepare,
         compute=compute,
     )
-    region.computes_all_lengths = computes_all_lengths
+    region.prepare_open = prepare_open
     return extension
 
 

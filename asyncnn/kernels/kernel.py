@@ -126,12 +126,15 @@ class EngineKernel:
 
     It reads the operation's inputs of ``reads`` only, all of them if that is None. It
     ``is_foreseeable`` if a run shows how long the next ones take. It
-    ``serves_all_lengths`` if what computes is made once for all of them.
+    ``serves_all_lengths`` if what computes is made once for all of them. One that
+    ``is_open`` takes inputs of any lengths, and puts new arrays into its list of
+    outputs.
     """
 
     reads: tuple[int, ...] | None = None
     is_foreseeable = True
     serves_all_lengths = False
+    is_open = False
 
     def __call__(self, scratch: "Scratch") -> Run:
         """See `PreparedKernel`."""
@@ -216,6 +219,12 @@ def with_scratch(
     return lambda scratch: partial(run, *[scratch.transient(*b) for b in buffers])
 
 
+PrepareOpen: TypeAlias = Callable[[BoundOperation], EngineKernel]
+"""Returns a kernel that is open, of an operation whose inputs' lengths are not known.
+
+:raises AsyncnnError: if the engine does not take it.
+"""
+
 Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array] | InterruptibleRun]
 """Kernel of an operation whose output shapes depend on the data.
 
@@ -242,10 +251,10 @@ class ExtensionOperation(ExtensionOperationType):
 
     It is ``compute`` if output shapes depend on the data, else ``prepare``; with both,
     ``compute`` is for outputs whose shapes are not known. A client that only builds
-    models needs neither. Where it ``computes_all_lengths``, ``compute`` is also for
-    those that come but once: it takes less than to prepare for them.
+    models needs neither. ``prepare_open`` is for lengths that come but once: it takes
+    less than to prepare for each. With it, ``compute`` is for these, too.
     """
 
     prepare: Prepare | None = None
     compute: Compute | None = None
-    computes_all_lengths = False
+    prepare_open: PrepareOpen | None = None

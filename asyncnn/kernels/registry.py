@@ -21,6 +21,7 @@ from asyncnn.kernels.kernel import (
     InterruptibleRun,
     Prepare,
     PreparedKernel,
+    PrepareOpen,
 )
 
 Shapes: TypeAlias = tuple[Shape | None, ...]
@@ -193,9 +194,9 @@ def may_learn_shapes(type_: int) -> bool:
     return type_.compute is not None and type_.prepare is not None
 
 
-def computes_all_lengths(type_: int) -> bool:
-    """Return whether runs of ``type_`` for lengths that come once need no kernel."""
-    return isinstance(type_, ExtensionOperation) and type_.computes_all_lengths
+def open_preparation(type_: int) -> PrepareOpen | None:
+    """Return what prepares ``type_`` for all lengths at once, if it can be."""
+    return type_.prepare_open if isinstance(type_, ExtensionOperation) else None
 
 
 def compute(operation: BoundOperation) -> Sequence[Array] | InterruptibleRun:

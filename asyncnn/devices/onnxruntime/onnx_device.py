@@ -14,7 +14,7 @@ from asyncnn.extensions.regions import ONNX, region_extension
 from asyncnn.hal.errors import EngineUnavailableError
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.types import DeviceType, ErrorStatus
-from asyncnn.kernels.kernel import InterruptibleRun, PreparedKernel
+from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun, PreparedKernel
 
 if TYPE_CHECKING:
     from asyncnn.devices.onnxruntime.loading import LoadedOnnxRuntime
@@ -108,6 +108,9 @@ def onnx_extension(
     def compute(operation: BoundOperation) -> InterruptibleRun:
         return regions().compute(operation)
 
+    def prepare_open(operation: BoundOperation) -> EngineKernel:
+        return regions().prepare_open(operation)
+
     def shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
         return regions().shapes(operation)
 
@@ -117,5 +120,5 @@ def onnx_extension(
         shape=shapes,
         prepare=prepare,
         compute=compute,
-        computes_all_lengths=True,
+        prepare_open=prepare_open,
     )

@@ -349,7 +349,21 @@ class OnnxRuntimeLibrary:
         self.call("GetTensorElementType", info, byref(element_type))
         if not self.has_shape(info):
             return element_type.value, None
+        return element_type.value, self._lengths(info)
+
+    def shape_of(self, value: int) -> tuple[int, ...]:
+        """Return the lengths of a tensor that is there.
+
+        :raises AsyncnnError: if it cannot be asked for.
+        """
+        info = self.create("GetTensorTypeAndShape", value)
+        try:
+            return self._lengths(info)
+        finally:
+            self.release("TensorTypeAndShapeInfo", info)
+
+    def _lengths(self, info: int) -> tuple[int, ...]:
         rank = self.number("GetDimensionsCount", info)
         lengths = (c_int64 * rank)()
         self.call("GetDimensions", info, lengths, rank)
-        return element_type.value, tuple(lengths)
+        return tuple(lengths)

@@ -2,17 +2,19 @@
 
 Where all shapes are known, declared or from earlier runs, a region is a graph that a
 job runs: ONNX Runtime reads and writes tensors that lie over the memory of the run.
-Else it allocates the outputs itself, which are copied. A run is ended by ONNX Runtime's
-own means, a flag that it looks at before each node; it does not ask, so it is set.
+Else it allocates the outputs itself, which are handed over. A run is ended by ONNX
+Runtime's own means, a flag that it looks at before each node: it does not ask, so it is
+set.
 """
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.devices.compiled_graph import (
     Array,
@@ -39,7 +41,7 @@ from asyncnn.engine.job import (
 )
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, StalePlanError
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
-from asyncnn.kernels.kernel import InterruptibleRun
+from asyncnn.kernels.kernel import HeapScratch, Inputs, InterruptibleRun, Outputs
 
 _ALIGNMENT_BYTES = 16
 """Of arrays that ONNX Runtime is given: NumPy's own have no more."""
@@ -67,14 +69,7 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
 
     :raises InvalidArgumentError: if they are not the graph's.
     """
-    operands = operation.inputs[1:]
-    if len(operands) != len(session.inputs) or len(operation.outputs) != len(
-        session.outputs
-    ):
-        raise InvalidArgumentError(
-            f"a region of {len(operands)} inputs and {len(operation.outputs)} outputs; "
-            f"the graph has {len(session.inputs)} and {len(session.outputs)}"
-        )
+    operands = _operands_of(operation, session)
     reads: list[int] = []
     inputs: list[RegionArgument] = []
     constants: list[tuple[RegionArgument, Array]] = []
@@ -84,10 +79,7 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
         if operand is None:
             raise InvalidArgumentError(f"input {place} of a region is omitted")
         argument = _argument(port, f"input {place}", operand)
-        axis = session.traits.needs_elements.get(port.name)
-        if axis is not None and 0 in argument.shape[axis:]:
-            reason = "on which an operator of the graph may end the process"
-            raise InvalidArgumentError(f"input {place} has no elements, {reason}")
+        _check_elements(session, place, argument.port, argument.shape)
         if operand.value is None:
             reads.append(place)
             inputs.append(argument)
@@ -107,6 +99,29 @@ def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSi
     return SessionSignature(
         tuple(reads), tuple(inputs), tuple(constants), tuple(outputs)
     )
+
+
+def _operands_of(
+    operation: BoundOperation, session: RegionSession
+) -> Sequence[BoundOperand | None]:
+    """Return the operands of a region's inputs, as many as its graph has."""
+    operands, results = operation.inputs[1:], operation.outputs
+    inputs, outputs = len(session.inputs), len(session.outputs)
+    if len(operands) != inputs or len(results) != outputs:
+        raise InvalidArgumentError(
+            f"a region of {len(operands)} inputs and {len(results)} outputs; "
+            f"the graph has {inputs} and {outputs}"
+        )
+    return operands
+
+
+def _check_elements(
+    session: RegionSession, place: int, port: SessionPort, shape: Shape
+) -> None:
+    axis = session.traits.needs_elements.get(port.name)
+    if axis is not None and 0 in shape[axis:]:
+        reason = "on which an operator of the graph may end the process"
+        raise InvalidArgumentError(f"input {place} has no elements, {reason}")
 
 
 def _argument(port: SessionPort, what: str, operand: BoundOperand) -> RegionArgument:
@@ -156,21 +171,32 @@ class OnnxRegions:
         """
         return _RegionKernel(self._library, self._sessions, operation)
 
+    def prepare_open(self, operation: BoundOperation) -> GraphKernel:
+        """Return the kernel of a region for inputs of any lengths; see `PrepareOpen`.
+
+        :raises AsyncnnError: as `prepare`.
+        """
+        return _OpenKernel(self._library, self._sessions, operation)
+
     def compute(self, operation: BoundOperation) -> InterruptibleRun:
         """Return a run that appends what a region computes; see `Compute`.
 
         :raises AsyncnnError: as `prepare`.
         """
-        session = self._sessions.of(operation)
-        call = SessionCall(self._library, session, signature_of(operation, session))
-        graph = _OpenGraph(call)
+        run = self.prepare_open(operation)(HeapScratch())
+        values = [
+            each and np.require(cast("Array", each.value), None, ["C", "A"])
+            for each in operation.inputs
+        ]
 
-        def spread(threads: int) -> None:
-            # To make a session takes long: only one that is there already.
-            call.use(self._sessions.found(operation, threads) or session)
+        def attempt(_: Inputs, results: Outputs) -> bool:
+            assert isinstance(results, list)
+            made: list[Any] = [None] * len(operation.outputs)
+            is_whole = run.attempt(values, made)
+            results += made if is_whole else []
+            return is_whole
 
-        ends = graph.interrupt, graph.clear_interrupt, spread
-        return InterruptibleRun(graph.run, *ends, may_pause=False)
+        return replace(run, attempt=attempt)
 
 
 class _RegionKernel(GraphKernel):
@@ -190,8 +216,37 @@ class _RegionKernel(GraphKernel):
         self.is_foreseeable = not session.traits.may_loop
 
         def graph_on(session: RegionSession) -> CompiledGraph:
-            call = SessionCall(library, session, signature)
-            return _SessionGraph(call, expected_for)
+            return _SessionGraph(library, session, signature, expected_for)
+
+        super().__init__(
+            lambda threads: graph_on(sessions.of(operation, threads)), graph_on(session)
+        )
+
+
+class _OpenKernel(GraphKernel):
+    """A region for inputs of any lengths."""
+
+    may_pause = False
+    serves_all_lengths = is_open = True
+
+    def __init__(
+        self, library: OnnxRuntimeLibrary, sessions: Sessions, operation: BoundOperation
+    ) -> None:
+        session = sessions.of(operation)
+        operands = _operands_of(operation, session)
+        self.reads = tuple(range(1, len(operation.inputs)))
+        self.is_foreseeable = not session.traits.may_loop
+        for place, port, operand in zip(
+            self.reads, session.inputs, operands, strict=True
+        ):
+            if operand is not None:
+                port.check_type(f"input {place}", operand)
+        results = zip(session.outputs, operation.outputs, strict=True)
+        for number, (port, operand) in enumerate(results):
+            port.check_type(f"output {number}", operand)
+
+        def graph_on(session: RegionSession) -> CompiledGraph:
+            return _OpenGraph(library, session)
 
         super().__init__(
             lambda threads: graph_on(sessions.of(operation, threads)), graph_on(session)
@@ -234,44 +289,33 @@ class _Values:
         self._library = library
         self.made = [*made]
 
-    def add(self, argument: RegionArgument, address: int) -> None:
+    def add(
+        self, address: int, nbytes: int, shape: Sequence[int], element_type: int
+    ) -> None:
         """Make a tensor over the memory at ``address``."""
-        shape, type_ = argument.shape, argument.port.element_type
-        made = self._library.tensor(address, argument.nbytes, shape, type_)
-        self.made.append(made)
+        self.made.append(self._library.tensor(address, nbytes, shape, element_type))
 
     def __del__(self) -> None:
         for made in self.made:
             self._library.release("Value", made)
 
 
-class SessionCall:
-    """What all runs of a graph on a session have in common."""
+class _SessionCall:
+    """What all runs of a graph on a session have in common.
+
+    ``inputs`` are the names of what is given, before the session's own tables.
+    """
 
     def __init__(
         self,
         library: OnnxRuntimeLibrary,
         session: RegionSession,
-        signature: SessionSignature,
+        inputs: Iterable[bytes],
     ) -> None:
-        self.library, self.signature = library, signature
-        self.options = _RunOptions(library)
-        self._arrays = [array for _, array in signature.constants]  # they lie there
-        self.shapes = tuple(array.shape for array in self._arrays)
-        self.constants = _Values(library)
-        for argument, array in signature.constants:
-            self.constants.add(argument, address_of(array))
-        ports = [argument.port for argument in signature.inputs]
-        ports += [argument.port for argument, _ in signature.constants]
-        names = [*[port.name for port in ports], *session.tables]
-        self._input_names = _words(names)
-        self._output_names = _words([port.name for port in session.outputs])
-        self.use(session)
-
-    def use(self, session: RegionSession) -> None:
-        """Run on this session of the graph, whatever its threads."""
         self.session = session
-        self.given = [*self.constants.made, *session.tables.values()]
+        self.options = _RunOptions(library)
+        self._input_names = _words([*inputs, *session.tables])
+        self._output_names = _words([port.name for port in session.outputs])
 
     def words(self, inputs: Any, outputs: Any) -> tuple[int, ...]:
         """Return the words to call ``Run`` with, for arrays of tensors."""
@@ -290,19 +334,34 @@ class _SessionGraph(JobSegment, CompiledGraph):
     as the graph says or runs have had them; None if there are no others.
     """
 
-    def __init__(self, call: SessionCall, expected_for: InputShapes | None) -> None:
+    def __init__(
+        self,
+        library: OnnxRuntimeLibrary,
+        session: RegionSession,
+        signature: SessionSignature,
+        expected_for: InputShapes | None,
+    ) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
-        self._learnt, self._expected_for = call.session.learnt, expected_for
-        signature = call.signature
-        self._call: SessionCall | None = call
+        self._library, self._learnt = library, session.learnt
+        self._expected_for = expected_for
+        constants = signature.constants
+        ports = [argument.port for argument in signature.inputs]
+        ports += [argument.port for argument, _ in constants]
+        self._constants = _Values(library)
+        for argument, array in constants:
+            about = argument.nbytes, argument.shape, argument.port.element_type
+            self._constants.add(address_of(array), *about)
+        call = _SessionCall(library, session, [port.name for port in ports])
+        # The constants lie there.
+        self._kept: object = call, [array for _, array in constants]
         self._options = call.options  # there may be a late word to these
-        self._library = library = call.library
         self.inputs = tuple(map(_tensor, signature.inputs))
         self.outputs = tuple(map(_tensor, signature.outputs))
         CompiledGraph.__init__(self)
         arguments = signature.inputs + signature.outputs
         none = [0] * len(arguments)
-        inputs = _words([*none[: len(self.inputs)], *call.given])
+        given = *self._constants.made, *session.tables.values()
+        inputs = _words([*none[: len(self.inputs)], *given])
         outputs = _words(none[len(self.inputs) :])
         lengths = [
             (ctypes.c_int64 * len(each.shape))(*each.shape) for each in arguments
@@ -337,53 +396,65 @@ class _SessionGraph(JobSegment, CompiledGraph):
 
     def _free(self) -> None:
         self.forget()
-        self._call = None
+        self._kept = None
 
 
 class _OpenGraph(PythonSegment, CompiledGraph):
-    """A region whose outputs ONNX Runtime allocates; for one run."""
+    """A region on a session, for inputs of any lengths, one run at a time.
 
-    def __init__(self, call: SessionCall) -> None:
+    ONNX Runtime allocates the outputs.
+    """
+
+    def __init__(self, library: OnnxRuntimeLibrary, session: RegionSession) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
-        self._call = call
+        self._library = library
+        self._call = call = _SessionCall(
+            library, session, [port.name for port in session.inputs]
+        )
         CompiledGraph.__init__(self)
-        address, stop_by = call.library.address("Run"), call.options.stop_calls()
+        address, stop_by = library.address("Run"), call.options.stop_calls()
         PythonSegment.__init__(self, address, self._flag, (), (), stop_by)
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
-        """Append what is computed to ``outputs``; False if it was interrupted.
-
-        Every input is a constant of it.
-
-        :raises AsyncnnError: as `CompiledGraph.run`.
-        """
+        """Put what is computed into the list of outputs; see `CompiledGraph.run`."""
         if not self._acquire(False):
             refused: bool = self._refuse()
             return refused
         try:
-            return self._run(outputs)
+            return self._run(inputs, outputs)
         finally:
             self._release()
             if self._is_closing:
                 self._free_if_idle()
 
-    def _run(self, outputs: Sequence[Array]) -> bool:
-        call = self._call
-        library, ports = call.library, call.session.outputs
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        call, library = self._call, self._library
+        session, values = call.session, _Values(library)
+        for place, (port, array) in enumerate(
+            zip(session.inputs, inputs, strict=True), 1
+        ):
+            if array is None:
+                raise InvalidArgumentError(f"input {place} of a region is omitted")
+            shape = port.fitting(f"input {place}", array.shape)
+            _check_elements(session, place, port, shape)
+            about = address_of(array), array.nbytes, shape, port.element_type
+            values.add(*about)
         # The words of the call are addresses: what they are of has to last.
-        inputs, made = _words(call.given), _words([0] * len(ports))
-        status = self._function(*call.words(inputs, made))
+        given = _words([*values.made, *session.tables.values()])
+        made = _words([0] * len(session.outputs))
+        status = self._function(*call.words(given, made))
         # Each by itself: who keeps one output is not to keep all others.
-        values = [_Values(library, each) for each in made if each]
+        own = [_Values(library, each) for each in made if each]
         if status:
             error = library.failure("Run", status)
             if self._flag[0] < INTERRUPTED:
                 raise error
             return False
         assert isinstance(outputs, list)
-        results = [_array_of(library, each) for each in values]
-        call.session.learnt.learn(call.shapes, tuple(each.shape for each in results))
-        outputs += results
+        results = zip(session.outputs, own, strict=True)
+        outputs[:] = [_array_of(library, *each) for each in results]
+        shapes = [tuple([each.shape for each in side]) for side in (inputs, outputs)]
+        session.learnt.learn(*shapes)
         return True
 
     def _free(self) -> None: ...
@@ -408,21 +479,10 @@ def _words(given: Sequence[Any]) -> Any:
     return (ctypes.c_void_p * len(given))(*given)
 
 
-def _array_of(library: OnnxRuntimeLibrary, values: _Values) -> Array:
-    """Return the elements of a tensor of ONNX Runtime's own, which the array keeps.
-
-    :raises GeneralFailureError: if they are no numbers.
-    """
+def _array_of(library: OnnxRuntimeLibrary, port: SessionPort, values: _Values) -> Array:
+    """Return the elements of a tensor of ONNX Runtime's own, which the array keeps."""
     (value,) = values.made
-    info = library.create("GetTensorTypeAndShape", value)
-    try:
-        element_type, lengths = library.described(info)
-    finally:
-        library.release("TensorTypeAndShapeInfo", info)
-    dtype = DTYPES.get(element_type)
-    if dtype is None:
-        raise GeneralFailureError(f"an output is of type {element_type}")
-    shape = tuple(lengths or ()) or (1,)
+    shape, dtype = library.shape_of(value) or (1,), DTYPES[port.element_type]
     if 0 in shape:
         return np.empty(shape, dtype)
     address = library.create("GetTensorMutableData", value)

@@ -76,7 +76,14 @@ class SessionPort(NamedTuple):
         :raises InvalidArgumentError: if it does not fit.
         """
         self.check_type(what, operand)
-        shape, lengths = operand.require_shape(), self.lengths
+        return self.fitting(what, operand.require_shape())
+
+    def fitting(self, what: str, shape: Shape) -> Shape:
+        """Return the shape that a tensor has of which the HAL has this one.
+
+        :raises InvalidArgumentError: if it does not fit.
+        """
+        lengths = self.lengths
         if lengths is None:
             return shape
         if not lengths and shape == (1,):
@@ -353,10 +360,6 @@ class RegionSessions:
             self._sessions[threads, makes_way] = made
             return made
 
-    def found(self, threads: int, *, makes_way: bool) -> RegionSession | None:
-        """Return the session for so many threads if there is one."""
-        return self._sessions.get((threads, makes_way))
-
 
 class Sessions:
     """All graphs of a process that are in use, each of them once."""
@@ -408,13 +411,6 @@ class Sessions:
             content, threads, makes_way=makes_way, graph=graph
         )
         return known.session
-
-    def found(self, operation: BoundOperation, threads: int) -> RegionSession | None:
-        """Return the session for so many threads if there is one."""
-        known = self._known.get(id(operation.input(0).value))
-        if known is None or known.source() is not operation.input(0).value:
-            return None
-        return known.region.found(threads, makes_way=operation.makes_way)
 
     def _region(self, content: Array | bytes) -> RegionSessions:
         """Return the graph of a file; a copy is of one that may be changed.
