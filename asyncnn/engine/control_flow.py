@@ -10,7 +10,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -56,8 +56,13 @@ def run_dynamic_step(
     :raises GeneralFailureError: if the values do not fit the operation.
     """
     operation, results = _with_values(step, slots), list[Array]()
-    is_open = kernels.open_preparation(operation.type) is not None
-    if is_open or kernels.is_data_dependent(operation.type):
+    open_kernel = kernels.prepare_open(operation)
+    if open_kernel is not None:
+        run: Any = open_kernel(HeapScratch())
+        results += [None] * len(step.outputs)  # type: ignore[list-item]
+        if not elsewhere(run, [slots[index] for index in step.inputs], results):
+            return False
+    elif kernels.is_data_dependent(operation.type):
         if not _compute(operation, elsewhere, results, grow):
             return False
     elif not _prepare_and_run(operation, step, slots, elsewhere, grow, results):

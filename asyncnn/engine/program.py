@@ -35,7 +35,7 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.hal.types import Model, Subgraph
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.kernels.kernel import EngineKernel
-from asyncnn.kernels.registry import may_learn_shapes, open_preparation
+from asyncnn.kernels.registry import may_learn_shapes, prepare_open
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, take_apart
@@ -165,10 +165,10 @@ class Program:
                 inputs, outputs = (tuple(map(bound, indexes)) for indexes in operands)
                 type_ = operation_type(operation.type)
                 whole = BoundOperation(type_, inputs, outputs, makes_way=self.makes_way)
-                with suppress(ValueNeededError):
-                    infer_shapes(whole)
-                if is_alone:
-                    self._opened((Step(0, whole, *operands, None),), constants)
+                only = (Step(0, whole, *operands, None),) if is_alone else ()
+                if self._opened(only, constants) is None:
+                    with suppress(ValueNeededError):
+                        infer_shapes(whole)
             yield
 
     def _opened(
@@ -180,10 +180,12 @@ class Program:
         """
         if len(steps) != 1 or steps[0].kernel is not None:
             return None
-        prepared = open_preparation(steps[0].operation.type)
-        if prepared is None or self.open_plan is not None:
+        if self.open_plan is not None:
             return self.open_plan
-        step = replace(steps[0], kernel=prepared(steps[0].operation))
+        kernel = prepare_open(steps[0].operation)
+        if kernel is None:
+            return None
+        step = replace(steps[0], kernel=kernel)
         main = self.model.main
         known = {index: constant.shape for index, constant in constants.items()}
         shapes = [known.get(index) for index in range(len(main.operands))]

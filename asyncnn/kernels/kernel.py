@@ -220,7 +220,9 @@ def with_scratch(
 
 
 PrepareOpen: TypeAlias = Callable[[BoundOperation], EngineKernel]
-"""Returns a kernel that is open, of an operation whose inputs' lengths are not known.
+"""Returns a kernel that ``is_open``, whatever is known of the operation's shapes.
+
+Its runs are of the kind `InterruptibleRun`.
 
 :raises AsyncnnError: if the engine does not take it.
 """
@@ -251,8 +253,8 @@ class ExtensionOperation(ExtensionOperationType):
 
     It is ``compute`` if output shapes depend on the data, else ``prepare``; with both,
     ``compute`` is for outputs whose shapes are not known. A client that only builds
-    models needs neither. ``prepare_open`` is for lengths that come but once: it takes
-    less than to prepare for each. With it, ``compute`` is for these, too.
+    models needs neither. ``prepare_open`` is in place of ``compute`` where an engine
+    has one kernel for all lengths.
     """
 
     prepare: Prepare | None = None

@@ -6,6 +6,7 @@ computes a model needs none.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -13,15 +14,15 @@ from msgspec.structs import astuple
 
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations import infer_shapes
-from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperation, Shape, ValueNeededError
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import (
     Compute,
+    EngineKernel,
     ExtensionOperation,
     InterruptibleRun,
     Prepare,
     PreparedKernel,
-    PrepareOpen,
 )
 
 Shapes: TypeAlias = tuple[Shape | None, ...]
@@ -191,12 +192,21 @@ def may_learn_shapes(type_: int) -> bool:
     """Return whether runs may teach the output shapes of ``type_``: an engine's."""
     if not isinstance(type_, ExtensionOperation):
         return False
-    return type_.compute is not None and type_.prepare is not None
+    teaches = type_.compute is not None or type_.prepare_open is not None
+    return teaches and type_.prepare is not None
 
 
-def open_preparation(type_: int) -> PrepareOpen | None:
-    """Return what prepares ``type_`` for all lengths at once, if it can be."""
-    return type_.prepare_open if isinstance(type_, ExtensionOperation) else None
+def prepare_open(operation: BoundOperation) -> EngineKernel | None:
+    """Prepare a kernel for inputs of any lengths; None if there is no such thing.
+
+    :raises AsyncnnError: if an engine does not take the operation.
+    """
+    type_ = operation.type
+    if not isinstance(type_, ExtensionOperation) or type_.prepare_open is None:
+        return None
+    with suppress(ValueNeededError):
+        infer_shapes(operation)  # for what it checks: it cannot know all shapes
+    return type_.prepare_open(operation)
 
 
 def compute(operation: BoundOperation) -> Sequence[Array] | InterruptibleRun:

@@ -14,7 +14,7 @@ from asyncnn.extensions.regions import ONNX, region_extension
 from asyncnn.hal.errors import EngineUnavailableError
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.types import DeviceType, ErrorStatus
-from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun, PreparedKernel
+from asyncnn.kernels.kernel import EngineKernel, PreparedKernel
 
 if TYPE_CHECKING:
     from asyncnn.devices.onnxruntime.loading import LoadedOnnxRuntime
@@ -105,9 +105,6 @@ def onnx_extension(
     def prepare(operation: BoundOperation) -> PreparedKernel:
         return regions().prepare(operation)
 
-    def compute(operation: BoundOperation) -> InterruptibleRun:
-        return regions().compute(operation)
-
     def prepare_open(operation: BoundOperation) -> EngineKernel:
         return regions().prepare_open(operation)
 
@@ -115,10 +112,5 @@ def onnx_extension(
         return regions().shapes(operation)
 
     return region_extension(
-        ONNX,
-        version=version,
-        shape=shapes,
-        prepare=prepare,
-        compute=compute,
-        prepare_open=prepare_open,
+        ONNX, version=version, shape=shapes, prepare=prepare, prepare_open=prepare_open
     )

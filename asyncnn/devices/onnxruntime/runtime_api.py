@@ -23,6 +23,7 @@ from asyncnn.devices.onnxruntime.providers import (
     SUFFIX,
     ExecutionProvider,
 )
+from asyncnn.engine.job import StopCalls
 from asyncnn.hal.errors import (
     AsyncnnError,
     EngineUnavailableError,
@@ -367,3 +368,53 @@ class OnnxRuntimeLibrary:
         lengths = (c_int64 * rank)()
         self.call("GetDimensions", info, lengths, rank)
         return tuple(lengths)
+
+
+class RunOptions:
+    """What notifies ONNX Runtime that a run is to end; it goes with the object."""
+
+    def __init__(self, library: OnnxRuntimeLibrary) -> None:
+        self._library = library
+        self.handle = library.create("CreateRunOptions")
+        library.call("RunOptionsSetRunLogSeverityLevel", self.handle, SILENT)
+
+    def stop_calls(self) -> StopCalls:
+        """Return how its runs are ended early."""
+        address = self._library.address
+        return StopCalls(
+            address("RunOptionsSetTerminate"),
+            address("RunOptionsUnsetTerminate"),
+            self.handle,
+        )
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            self._library.release("RunOptions", self.handle)
+
+
+class Values:
+    """Tensors over memory, which are released with the last reference.
+
+    Those over memory that is gone are harmless as long as they are not run.
+    """
+
+    def __init__(self, library: OnnxRuntimeLibrary, *made: int) -> None:
+        self._library = library
+        self.made = [*made]
+
+    def add(
+        self, address: int, nbytes: int, shape: Sequence[int], element_type: int
+    ) -> None:
+        """Make a tensor over the memory at ``address``."""
+        self.made.append(self._library.tensor(address, nbytes, shape, element_type))
+
+    def __del__(self) -> None:
+        for made in self.made:
+            self._library.release("Value", made)
+
+
+def words_of(given: Sequence[Any]) -> Any:
+    """Return an array of pointers; it keeps the texts that they point to."""
+    if given and isinstance(given[0], bytes):
+        return (c_char_p * len(given))(*given)
+    return (handle * len(given))(*given)

@@ -11,10 +11,9 @@ import ctypes
 import math
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn.devices.compiled_graph import (
     Array,
@@ -22,7 +21,12 @@ from asyncnn.devices.compiled_graph import (
     CompiledTensor,
     GraphKernel,
 )
-from asyncnn.devices.onnxruntime.runtime_api import SILENT, OnnxRuntimeLibrary
+from asyncnn.devices.onnxruntime.runtime_api import (
+    OnnxRuntimeLibrary,
+    RunOptions,
+    Values,
+    words_of,
+)
 from asyncnn.devices.onnxruntime.sessions import (
     DTYPES,
     InputShapes,
@@ -36,12 +40,10 @@ from asyncnn.engine.job import (
     INTERRUPTED,
     JobSegment,
     PythonSegment,
-    StopCalls,
     TensorCalls,
 )
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, StalePlanError
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
-from asyncnn.kernels.kernel import HeapScratch, Inputs, InterruptibleRun, Outputs
 
 _ALIGNMENT_BYTES = 16
 """Of arrays that ONNX Runtime is given: NumPy's own have no more."""
@@ -178,26 +180,6 @@ class OnnxRegions:
         """
         return _OpenKernel(self._library, self._sessions, operation)
 
-    def compute(self, operation: BoundOperation) -> InterruptibleRun:
-        """Return a run that appends what a region computes; see `Compute`.
-
-        :raises AsyncnnError: as `prepare`.
-        """
-        run = self.prepare_open(operation)(HeapScratch())
-        values = [
-            each and np.require(cast("Array", each.value), None, ["C", "A"])
-            for each in operation.inputs
-        ]
-
-        def attempt(_: Inputs, results: Outputs) -> bool:
-            assert isinstance(results, list)
-            made: list[Any] = [None] * len(operation.outputs)
-            is_whole = run.attempt(values, made)
-            results += made if is_whole else []
-            return is_whole
-
-        return replace(run, attempt=attempt)
-
 
 class _RegionKernel(GraphKernel):
     """A region whose shapes are all known."""
@@ -257,49 +239,6 @@ def _shapes_of(operands: Sequence[BoundOperand | None]) -> InputShapes:
     return tuple(None if operand is None else operand.shape for operand in operands)
 
 
-class _RunOptions:
-    """What notifies ONNX Runtime that a run is to end; it goes with the object."""
-
-    def __init__(self, library: OnnxRuntimeLibrary) -> None:
-        self._library = library
-        self.handle = library.create("CreateRunOptions")
-        library.call("RunOptionsSetRunLogSeverityLevel", self.handle, SILENT)
-
-    def stop_calls(self) -> StopCalls:
-        """Return how its runs are ended early."""
-        address = self._library.address
-        return StopCalls(
-            address("RunOptionsSetTerminate"),
-            address("RunOptionsUnsetTerminate"),
-            self.handle,
-        )
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle"):
-            self._library.release("RunOptions", self.handle)
-
-
-class _Values:
-    """Tensors over memory, which are released with the last reference.
-
-    Those over memory that is gone are harmless as long as they are not run.
-    """
-
-    def __init__(self, library: OnnxRuntimeLibrary, *made: int) -> None:
-        self._library = library
-        self.made = [*made]
-
-    def add(
-        self, address: int, nbytes: int, shape: Sequence[int], element_type: int
-    ) -> None:
-        """Make a tensor over the memory at ``address``."""
-        self.made.append(self._library.tensor(address, nbytes, shape, element_type))
-
-    def __del__(self) -> None:
-        for made in self.made:
-            self._library.release("Value", made)
-
-
 class _SessionCall:
     """What all runs of a graph on a session have in common.
 
@@ -313,9 +252,9 @@ class _SessionCall:
         inputs: Iterable[bytes],
     ) -> None:
         self.session = session
-        self.options = _RunOptions(library)
-        self._input_names = _words([*inputs, *session.tables])
-        self._output_names = _words([port.name for port in session.outputs])
+        self.options = RunOptions(library)
+        self._input_names = words_of([*inputs, *session.tables])
+        self._output_names = words_of([port.name for port in session.outputs])
 
     def words(self, inputs: Any, outputs: Any) -> tuple[int, ...]:
         """Return the words to call ``Run`` with, for arrays of tensors."""
@@ -347,7 +286,7 @@ class _SessionGraph(JobSegment, CompiledGraph):
         constants = signature.constants
         ports = [argument.port for argument in signature.inputs]
         ports += [argument.port for argument, _ in constants]
-        self._constants = _Values(library)
+        self._constants = Values(library)
         for argument, array in constants:
             about = argument.nbytes, argument.shape, argument.port.element_type
             self._constants.add(address_of(array), *about)
@@ -361,8 +300,8 @@ class _SessionGraph(JobSegment, CompiledGraph):
         arguments = signature.inputs + signature.outputs
         none = [0] * len(arguments)
         given = *self._constants.made, *session.tables.values()
-        inputs = _words([*none[: len(self.inputs)], *given])
-        outputs = _words(none[len(self.inputs) :])
+        inputs = words_of([*none[: len(self.inputs)], *given])
+        outputs = words_of(none[len(self.inputs) :])
         lengths = [
             (ctypes.c_int64 * len(each.shape))(*each.shape) for each in arguments
         ]
@@ -429,9 +368,10 @@ class _OpenGraph(PythonSegment, CompiledGraph):
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
         call, library = self._call, self._library
-        session, values = call.session, _Values(library)
+        session, values = call.session, Values(library)
+        arrays = [each if _is_usable(each) else each.copy() for each in inputs]
         for place, (port, array) in enumerate(
-            zip(session.inputs, inputs, strict=True), 1
+            zip(session.inputs, arrays, strict=True), 1
         ):
             if array is None:
                 raise InvalidArgumentError(f"input {place} of a region is omitted")
@@ -440,11 +380,11 @@ class _OpenGraph(PythonSegment, CompiledGraph):
             about = address_of(array), array.nbytes, shape, port.element_type
             values.add(*about)
         # The words of the call are addresses: what they are of has to last.
-        given = _words([*values.made, *session.tables.values()])
-        made = _words([0] * len(session.outputs))
+        given = words_of([*values.made, *session.tables.values()])
+        made = words_of([0] * len(session.outputs))
         status = self._function(*call.words(given, made))
         # Each by itself: who keeps one output is not to keep all others.
-        own = [_Values(library, each) for each in made if each]
+        own = [Values(library, each) for each in made if each]
         if status:
             error = library.failure("Run", status)
             if self._flag[0] < INTERRUPTED:
@@ -460,6 +400,10 @@ class _OpenGraph(PythonSegment, CompiledGraph):
     def _free(self) -> None: ...
 
 
+def _is_usable(array: Array | None) -> bool:
+    return array is None or (array.flags.c_contiguous and array.flags.aligned)
+
+
 def _tensor(argument: RegionArgument) -> CompiledTensor:
     return CompiledTensor(
         DTYPES[argument.port.element_type], argument.shape, argument.nbytes
@@ -472,14 +416,7 @@ def _cells(words: Any, count: int) -> range:
     return range(start, start + count * size, size)
 
 
-def _words(given: Sequence[Any]) -> Any:
-    """Return an array of pointers; it keeps the texts that they point to."""
-    if given and isinstance(given[0], bytes):
-        return (ctypes.c_char_p * len(given))(*given)
-    return (ctypes.c_void_p * len(given))(*given)
-
-
-def _array_of(library: OnnxRuntimeLibrary, port: SessionPort, values: _Values) -> Array:
+def _array_of(library: OnnxRuntimeLibrary, port: SessionPort, values: Values) -> Array:
     """Return the elements of a tensor of ONNX Runtime's own, which the array keeps."""
     (value,) = values.made
     shape, dtype = library.shape_of(value) or (1,), DTYPES[port.element_type]
