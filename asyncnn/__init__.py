@@ -34,66 +34,82 @@ __version__ = "0.2.0"
 
 TYPE_CHECKING = False  # importing it takes as long as printing the version does
 if TYPE_CHECKING:
-    from asyncnn.devices import DeviceSettings
-    from asyncnn.execution import Outputs
-    from asyncnn.extensions import Extension
-    from asyncnn.fenced_run import FencedRun
+    from asyncnn.devices import DeviceSettings as DeviceSettings
+    from asyncnn.execution import Outputs as Outputs
+    from asyncnn.extensions import Extension as Extension
+    from asyncnn.fenced_run import FencedRun as FencedRun
+    from asyncnn.hal.errors import AsyncnnError as AsyncnnError
+    from asyncnn.hal.errors import BusyError as BusyError
+    from asyncnn.hal.errors import DeviceClosedError as DeviceClosedError
+    from asyncnn.hal.errors import DeviceUnavailableError as DeviceUnavailableError
+    from asyncnn.hal.errors import DriverDiedError as DriverDiedError
+    from asyncnn.hal.errors import EngineUnavailableError as EngineUnavailableError
+    from asyncnn.hal.errors import ExecutionFailedError as ExecutionFailedError
+    from asyncnn.hal.errors import ForkedError as ForkedError
+    from asyncnn.hal.errors import GeneralFailureError as GeneralFailureError
+    from asyncnn.hal.errors import InvalidArgumentError as InvalidArgumentError
+    from asyncnn.hal.errors import MissedDeadlineError as MissedDeadlineError
     from asyncnn.hal.errors import (
-        AsyncnnError,
-        BusyError,
-        DeviceClosedError,
-        DeviceUnavailableError,
-        DriverDiedError,
-        EngineUnavailableError,
-        ExecutionFailedError,
-        ForkedError,
-        GeneralFailureError,
-        InvalidArgumentError,
-        MissedDeadlineError,
-        MissedDeadlinePersistentError,
-        MissedDeadlineTransientError,
-        NoDriverError,
-        OutputInsufficientSizeError,
-        PreparationFailedError,
-        ResourceExhaustedError,
-        ResourceExhaustedPersistentError,
-        ResourceExhaustedTransientError,
-        WrongLoopError,
-        WrongTypeError,
+        MissedDeadlinePersistentError as MissedDeadlinePersistentError,
     )
-    from asyncnn.hal.routes import Route
-    from asyncnn.hal.types import (
-        ErrorStatus,
-        ExecutionPreference,
-        OperandType,
-        OperationType,
-        Priority,
+    from asyncnn.hal.errors import (
+        MissedDeadlineTransientError as MissedDeadlineTransientError,
     )
-    from asyncnn.memory.slabs import shared_array
-    from asyncnn.runtime.buffers import DeviceBuffer
-    from asyncnn.runtime.builder import ModelBuilder
-    from asyncnn.runtime.burst import Burst
-    from asyncnn.runtime.container import save
-    from asyncnn.runtime.device import Device
-    from asyncnn.runtime.explain import Explanation, explain
-    from asyncnn.runtime.framework import FrameworkSettings
-    from asyncnn.runtime.framework.device_registry import device_names
-    from asyncnn.runtime.graph_builder import GraphBuilder
-    from asyncnn.runtime.model import NamedModel, TensorInfo
-    from asyncnn.runtime.model_cache import ModelCache
-    from asyncnn.runtime.model_description import ModelMetadata, Signature
-    from asyncnn.runtime.model_file import bundled_file, load, load_model
-    from asyncnn.runtime.named_arrays import named_array, open_named_array
-    from asyncnn.runtime.opening import Opening
-    from asyncnn.runtime.opening_devices import connect, open_device, open_devices
-    from asyncnn.runtime.prepared import PreparedModel
-    from asyncnn.runtime.reusable import ReusableExecution
-    from asyncnn.runtime.session import Session
-    from asyncnn.runtime.signatures import SignatureRuns
-    from asyncnn.runtime.unsupported import UnsupportedOperatorError
-    from asyncnn.service import Supervision
+    from asyncnn.hal.errors import NoDriverError as NoDriverError
+    from asyncnn.hal.errors import (
+        OutputInsufficientSizeError as OutputInsufficientSizeError,
+    )
+    from asyncnn.hal.errors import PreparationFailedError as PreparationFailedError
+    from asyncnn.hal.errors import ResourceExhaustedError as ResourceExhaustedError
+    from asyncnn.hal.errors import (
+        ResourceExhaustedPersistentError as ResourceExhaustedPersistentError,
+    )
+    from asyncnn.hal.errors import (
+        ResourceExhaustedTransientError as ResourceExhaustedTransientError,
+    )
+    from asyncnn.hal.errors import WrongLoopError as WrongLoopError
+    from asyncnn.hal.errors import WrongTypeError as WrongTypeError
+    from asyncnn.hal.routes import Route as Route
+    from asyncnn.hal.types import ErrorStatus as ErrorStatus
+    from asyncnn.hal.types import ExecutionPreference as ExecutionPreference
+    from asyncnn.hal.types import OperandType as OperandType
+    from asyncnn.hal.types import OperationType as OperationType
+    from asyncnn.hal.types import Priority as Priority
+    from asyncnn.memory.slabs import shared_array as shared_array
+    from asyncnn.runtime.buffers import DeviceBuffer as DeviceBuffer
+    from asyncnn.runtime.builder import ModelBuilder as ModelBuilder
+    from asyncnn.runtime.burst import Burst as Burst
+    from asyncnn.runtime.container import save as save
+    from asyncnn.runtime.device import Device as Device
+    from asyncnn.runtime.explain import Explanation as Explanation
+    from asyncnn.runtime.explain import explain as explain
+    from asyncnn.runtime.framework import FrameworkSettings as FrameworkSettings
+    from asyncnn.runtime.framework.device_registry import device_names as device_names
+    from asyncnn.runtime.graph_builder import GraphBuilder as GraphBuilder
+    from asyncnn.runtime.model import NamedModel as NamedModel
+    from asyncnn.runtime.model import TensorInfo as TensorInfo
+    from asyncnn.runtime.model_cache import ModelCache as ModelCache
+    from asyncnn.runtime.model_description import ModelMetadata as ModelMetadata
+    from asyncnn.runtime.model_description import Signature as Signature
+    from asyncnn.runtime.model_file import bundled_file as bundled_file
+    from asyncnn.runtime.model_file import load as load
+    from asyncnn.runtime.model_file import load_model as load_model
+    from asyncnn.runtime.named_arrays import named_array as named_array
+    from asyncnn.runtime.named_arrays import open_named_array as open_named_array
+    from asyncnn.runtime.opening import Opening as Opening
+    from asyncnn.runtime.opening_devices import connect as connect
+    from asyncnn.runtime.opening_devices import open_device as open_device
+    from asyncnn.runtime.opening_devices import open_devices as open_devices
+    from asyncnn.runtime.prepared import PreparedModel as PreparedModel
+    from asyncnn.runtime.reusable import ReusableExecution as ReusableExecution
+    from asyncnn.runtime.session import Session as Session
+    from asyncnn.runtime.signatures import SignatureRuns as SignatureRuns
+    from asyncnn.runtime.unsupported import (
+        UnsupportedOperatorError as UnsupportedOperatorError,
+    )
+    from asyncnn.service import Supervision as Supervision
 else:
-    __getattr__, __dir__ = _lazy_names(
+    __getattr__, __dir__, __all__ = _lazy_names(
         __name__,
         {
             "asyncnn.devices": "DeviceSettings",
@@ -138,69 +154,4 @@ else:
         "burst cluster devices engine extensions fences fmq hal kernels memory metrics "
         "oip pipeline qos runtime service tracing web",
     )
-
-__all__ = (
-    "AsyncnnError",
-    "Burst",
-    "BusyError",
-    "Device",
-    "DeviceBuffer",
-    "DeviceClosedError",
-    "DeviceSettings",
-    "DeviceUnavailableError",
-    "DriverDiedError",
-    "EngineUnavailableError",
-    "ErrorStatus",
-    "ExecutionFailedError",
-    "ExecutionPreference",
-    "Explanation",
-    "Extension",
-    "FencedRun",
-    "ForkedError",
-    "FrameworkSettings",
-    "GeneralFailureError",
-    "GraphBuilder",
-    "InvalidArgumentError",
-    "MissedDeadlineError",
-    "MissedDeadlinePersistentError",
-    "MissedDeadlineTransientError",
-    "ModelBuilder",
-    "ModelCache",
-    "ModelMetadata",
-    "NamedModel",
-    "NoDriverError",
-    "Opening",
-    "OperandType",
-    "OperationType",
-    "OutputInsufficientSizeError",
-    "Outputs",
-    "PreparationFailedError",
-    "PreparedModel",
-    "Priority",
-    "ResourceExhaustedError",
-    "ResourceExhaustedPersistentError",
-    "ResourceExhaustedTransientError",
-    "ReusableExecution",
-    "Route",
-    "Session",
-    "Signature",
-    "SignatureRuns",
-    "Supervision",
-    "TensorInfo",
-    "UnsupportedOperatorError",
-    "WrongLoopError",
-    "WrongTypeError",
-    "__version__",
-    "bundled_file",
-    "connect",
-    "device_names",
-    "explain",
-    "load",
-    "load_model",
-    "named_array",
-    "open_device",
-    "open_devices",
-    "open_named_array",
-    "save",
-    "shared_array",
-)
+    __all__ = tuple(sorted((*__all__, "__version__")))

@@ -18,13 +18,13 @@ from types import ModuleType
 
 def lazy_names(
     package: str, names: Mapping[str, str], subpackages: str = "", *, extra: str = ""
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of ``package``.
+) -> tuple[Callable[[str], object], Callable[[], list[str]], tuple[str, ...]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of ``package``.
 
     ``names`` are its public names, separated by spaces, by the modules that define
-    them. The package imports the same names under ``TYPE_CHECKING``, for type checkers,
-    and lists them in ``__all__``. ``subpackages``, separated likewise, are attributes
-    even before anybody imports them. What is not installed is in the ``extra``.
+    them. The package imports the same names under ``TYPE_CHECKING``, for type checkers.
+    ``subpackages``, separated likewise, are attributes even before anybody imports
+    them. What is not installed is in the ``extra``.
     """
     module_of = {
         name: module for module, those in names.items() for name in those.split()
@@ -51,7 +51,14 @@ def lazy_names(
     def dir_() -> list[str]:
         return sorted({*namespace, *module_of, *parts})
 
-    return getattr_, dir_
+    return getattr_, dir_, tuple(sorted(module_of))
+
+
+def exported(package: str) -> tuple[str, ...]:
+    """Return the public names of a package: all that it has by now but modules."""
+    known = vars(sys.modules[package]).items()
+    names = [name for name, value in known if not isinstance(value, ModuleType)]
+    return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
 def compiled_module(name: str, pure: str) -> ModuleType | None:

@@ -146,7 +146,9 @@ def declarations(name: str) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     source = Path(str(import_module(name).__file__)).read_text()
     (either,) = (n for n in ast.parse(source).body if isinstance(n, ast.If))
     imports = [n for n in either.body if isinstance(n, ast.ImportFrom)]
-    typed = {str(n.module): {alias.name for alias in n.names} for n in imports}
+    typed: dict[str, set[str]] = {}
+    for each in imports:
+        typed.setdefault(str(each.module), set()).update(a.name for a in each.names)
     below = (node for each in either.orelse for node in ast.walk(each))
     (table,) = (node for node in below if isinstance(node, ast.Dict))
     return typed, {k: set(v.split()) for k, v in ast.literal_eval(table).items()}

@@ -32,17 +32,10 @@ def test_examples_can_be_copied_and_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_public_names_are_listed_in_order(name: str) -> None:
+def test_public_names_are_listed_once(name: str) -> None:
     listed = import_module(name).__all__
     assert isinstance(listed, tuple)
-    assert list(listed) == sorted(set(listed), key=_as_ruff_sorts)
-
-
-def _as_ruff_sorts(name: str) -> tuple[int, str]:
-    """Constants first, then classes, then everything else."""
-    if name.isupper():
-        return 0, name
-    return (1 if name[0].isupper() else 2), name
+    assert sorted(listed) == sorted(set(listed))
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -61,15 +61,15 @@ from typing import TYPE_CHECKING
 from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from asyncnn.burst.controller import BurstController, BurstStatistics
-    from asyncnn.burst.server import BurstServer, OpenBursts
+    from asyncnn.burst.controller import BurstController as BurstController
+    from asyncnn.burst.controller import BurstStatistics as BurstStatistics
+    from asyncnn.burst.server import BurstServer as BurstServer
+    from asyncnn.burst.server import OpenBursts as OpenBursts
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "asyncnn.burst.controller": "BurstController BurstStatistics",
             "asyncnn.burst.server": "BurstServer OpenBursts",
         },
     )
-
-__all__ = ("BurstController", "BurstServer", "BurstStatistics", "OpenBursts")

@@ -16,10 +16,9 @@ from asyncnn.lazy import lazy_names as _lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from asyncnn.runtime.cluster_settings import ClusterSettings, DispatchSettings
+    from asyncnn.runtime.cluster_settings import ClusterSettings as ClusterSettings
+    from asyncnn.runtime.cluster_settings import DispatchSettings as DispatchSettings
 
-__all__ = ("ClusterSettings", "DispatchSettings")
-
-__getattr__, __dir__ = _lazy_names(
+__getattr__, __dir__, __all__ = _lazy_names(
     __name__, {"asyncnn.runtime.cluster_settings": "ClusterSettings DispatchSettings"}
 )

@@ -55,16 +55,16 @@ from typing import TYPE_CHECKING
 from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from asyncnn.devices.device_settings import OWN_PROCESS, DeviceSettings
-    from asyncnn.devices.reference import InProcessDevice, ReferenceDevice
-    from asyncnn.devices.statistics import (
-        ClientStatistics,
-        DeviceStatistics,
-        IMeasured,
-        ModelStatistics,
-    )
+    from asyncnn.devices.device_settings import OWN_PROCESS as OWN_PROCESS
+    from asyncnn.devices.device_settings import DeviceSettings as DeviceSettings
+    from asyncnn.devices.reference import InProcessDevice as InProcessDevice
+    from asyncnn.devices.reference import ReferenceDevice as ReferenceDevice
+    from asyncnn.devices.statistics import ClientStatistics as ClientStatistics
+    from asyncnn.devices.statistics import DeviceStatistics as DeviceStatistics
+    from asyncnn.devices.statistics import IMeasured as IMeasured
+    from asyncnn.devices.statistics import ModelStatistics as ModelStatistics
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "asyncnn.devices.reference": "InProcessDevice ReferenceDevice",
@@ -73,14 +73,3 @@ else:
             "IMeasured ModelStatistics",
         },
     )
-
-__all__ = (
-    "OWN_PROCESS",
-    "ClientStatistics",
-    "DeviceSettings",
-    "DeviceStatistics",
-    "IMeasured",
-    "InProcessDevice",
-    "ModelStatistics",
-    "ReferenceDevice",
-)

@@ -58,62 +58,36 @@ a value comes only with the execution, when preparing is tried again.
 [5.0, 1.0]
 """
 
-from asyncnn.extensions.custom import CustomOperators, FlexOptions, packed_integers
-from asyncnn.extensions.extension import (
-    CustomOperator,
-    Extension,
-    installed_extensions,
-    load_extension,
-    load_extensions,
-)
-from asyncnn.extensions.names import (
-    ExtensionNames,
-    Vocabulary,
-    joined,
-    names_in,
-    numbered,
-)
+from asyncnn.extensions.custom import CustomOperators as CustomOperators
+from asyncnn.extensions.custom import FlexOptions as FlexOptions
+from asyncnn.extensions.custom import packed_integers as packed_integers
+from asyncnn.extensions.extension import CustomOperator as CustomOperator
+from asyncnn.extensions.extension import Extension as Extension
+from asyncnn.extensions.extension import installed_extensions as installed_extensions
+from asyncnn.extensions.extension import load_extension as load_extension
+from asyncnn.extensions.extension import load_extensions as load_extensions
+from asyncnn.extensions.names import ExtensionNames as ExtensionNames
+from asyncnn.extensions.names import Vocabulary as Vocabulary
+from asyncnn.extensions.names import joined as joined
+from asyncnn.extensions.names import names_in as names_in
+from asyncnn.extensions.names import numbered as numbered
+from asyncnn.extensions.resolution import NO_EXTENSIONS as NO_EXTENSIONS
+from asyncnn.extensions.resolution import Extensions as Extensions
+from asyncnn.extensions.resolution import check_extended as check_extended
 from asyncnn.extensions.resolution import (
-    NO_EXTENSIONS,
-    Extensions,
-    check_extended,
-    check_extended_operation,
+    check_extended_operation as check_extended_operation,
 )
-from asyncnn.hal.operations.bound import (
-    BoundOperation,
-    OperationFailedError,
-    ValueNeededError,
-)
-from asyncnn.hal.operations.signature import V1_2, Argument, TypeRow, Usage, row
-from asyncnn.kernels.kernel import Scratch, TiledRun, stateless
+from asyncnn.hal.operations.bound import BoundOperation as BoundOperation
+from asyncnn.hal.operations.bound import OperationFailedError as OperationFailedError
+from asyncnn.hal.operations.bound import ValueNeededError as ValueNeededError
+from asyncnn.hal.operations.signature import V1_2 as V1_2
+from asyncnn.hal.operations.signature import Argument as Argument
+from asyncnn.hal.operations.signature import TypeRow as TypeRow
+from asyncnn.hal.operations.signature import Usage as Usage
+from asyncnn.hal.operations.signature import row as row
+from asyncnn.kernels.kernel import Scratch as Scratch
+from asyncnn.kernels.kernel import TiledRun as TiledRun
+from asyncnn.kernels.kernel import stateless as stateless
+from asyncnn.lazy import exported as _exported
 
-__all__ = (
-    "NO_EXTENSIONS",
-    "V1_2",
-    "Argument",
-    "BoundOperation",
-    "CustomOperator",
-    "CustomOperators",
-    "Extension",
-    "ExtensionNames",
-    "Extensions",
-    "FlexOptions",
-    "OperationFailedError",
-    "Scratch",
-    "TiledRun",
-    "TypeRow",
-    "Usage",
-    "ValueNeededError",
-    "Vocabulary",
-    "check_extended",
-    "check_extended_operation",
-    "installed_extensions",
-    "joined",
-    "load_extension",
-    "load_extensions",
-    "names_in",
-    "numbered",
-    "packed_integers",
-    "row",
-    "stateless",
-)
+__all__ = _exported(__name__)

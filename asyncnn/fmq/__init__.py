@@ -53,32 +53,20 @@ stands for sizes that never fit; waiting in vain is a `TimeoutError`.
 (b'abcdefgh', None)
 """
 
-from asyncnn.fmq.layout import (
-    RING_OFFSET,
-    Geometry,
-    MemoryOrderError,
-    Pages,
-    QueueBrokenError,
-    QueueBusyError,
-    QueueClosedError,
-)
-from asyncnn.fmq.poller import LoopPoller, Served
-from asyncnn.fmq.queue import MessageQueue
-from asyncnn.fmq.ring import IS_COMPILED, OpenRing, PythonRing, Spans
+from asyncnn.fmq.layout import RING_OFFSET as RING_OFFSET
+from asyncnn.fmq.layout import Geometry as Geometry
+from asyncnn.fmq.layout import MemoryOrderError as MemoryOrderError
+from asyncnn.fmq.layout import Pages as Pages
+from asyncnn.fmq.layout import QueueBrokenError as QueueBrokenError
+from asyncnn.fmq.layout import QueueBusyError as QueueBusyError
+from asyncnn.fmq.layout import QueueClosedError as QueueClosedError
+from asyncnn.fmq.poller import LoopPoller as LoopPoller
+from asyncnn.fmq.poller import Served as Served
+from asyncnn.fmq.queue import MessageQueue as MessageQueue
+from asyncnn.fmq.ring import IS_COMPILED as IS_COMPILED
+from asyncnn.fmq.ring import OpenRing as OpenRing
+from asyncnn.fmq.ring import PythonRing as PythonRing
+from asyncnn.fmq.ring import Spans as Spans
+from asyncnn.lazy import exported as _exported
 
-__all__ = (
-    "IS_COMPILED",
-    "RING_OFFSET",
-    "Geometry",
-    "LoopPoller",
-    "MemoryOrderError",
-    "MessageQueue",
-    "OpenRing",
-    "Pages",
-    "PythonRing",
-    "QueueBrokenError",
-    "QueueBusyError",
-    "QueueClosedError",
-    "Served",
-    "Spans",
-)
+__all__ = _exported(__name__)

@@ -49,26 +49,16 @@ from typing import TYPE_CHECKING
 from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from asyncnn.kernels.registry import (
-        compute,
-        is_data_dependent,
-        is_supported,
-        prepare,
-        supported_operations,
-    )
+    from asyncnn.kernels.registry import compute as compute
+    from asyncnn.kernels.registry import is_data_dependent as is_data_dependent
+    from asyncnn.kernels.registry import is_supported as is_supported
+    from asyncnn.kernels.registry import prepare as prepare
+    from asyncnn.kernels.registry import supported_operations as supported_operations
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "asyncnn.kernels.registry": "compute is_data_dependent is_supported "
             "prepare supported_operations"
         },
     )
-
-__all__ = (
-    "compute",
-    "is_data_dependent",
-    "is_supported",
-    "prepare",
-    "supported_operations",
-)

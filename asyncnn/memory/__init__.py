@@ -62,16 +62,24 @@ from typing import TYPE_CHECKING
 from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from asyncnn.memory.frame_queue import FrameQueue
-    from asyncnn.memory.frame_writer import FrameWriter
-    from asyncnn.memory.limits import MapperStatistics, MappingPolicy
-    from asyncnn.memory.mapping import Mapper
-    from asyncnn.memory.pools import as_array, from_buffer, map_file, part_of, view
-    from asyncnn.memory.posix_memory import open_posix_array, posix_array
-    from asyncnn.memory.shared import allocate, allocate_blob, shareable
-    from asyncnn.memory.slabs import shared_array
+    from asyncnn.memory.frame_queue import FrameQueue as FrameQueue
+    from asyncnn.memory.frame_writer import FrameWriter as FrameWriter
+    from asyncnn.memory.limits import MapperStatistics as MapperStatistics
+    from asyncnn.memory.limits import MappingPolicy as MappingPolicy
+    from asyncnn.memory.mapping import Mapper as Mapper
+    from asyncnn.memory.pools import as_array as as_array
+    from asyncnn.memory.pools import from_buffer as from_buffer
+    from asyncnn.memory.pools import map_file as map_file
+    from asyncnn.memory.pools import part_of as part_of
+    from asyncnn.memory.pools import view as view
+    from asyncnn.memory.posix_memory import open_posix_array as open_posix_array
+    from asyncnn.memory.posix_memory import posix_array as posix_array
+    from asyncnn.memory.shared import allocate as allocate
+    from asyncnn.memory.shared import allocate_blob as allocate_blob
+    from asyncnn.memory.shared import shareable as shareable
+    from asyncnn.memory.slabs import shared_array as shared_array
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "asyncnn.memory.frame_queue": "FrameQueue",
@@ -84,22 +92,3 @@ else:
             "asyncnn.memory.slabs": "shared_array",
         },
     )
-
-__all__ = (
-    "FrameQueue",
-    "FrameWriter",
-    "Mapper",
-    "MapperStatistics",
-    "MappingPolicy",
-    "allocate",
-    "allocate_blob",
-    "as_array",
-    "from_buffer",
-    "map_file",
-    "open_posix_array",
-    "part_of",
-    "posix_array",
-    "shareable",
-    "shared_array",
-    "view",
-)

@@ -35,11 +35,16 @@ from asyncnn.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from asyncnn.oip.admission import OipLimits, Tokens
-    from asyncnn.oip.listening import Address, Security, rest_served, rpc_served
-    from asyncnn.oip.repository import NamedFile, Repository
+    from asyncnn.oip.admission import OipLimits as OipLimits
+    from asyncnn.oip.admission import Tokens as Tokens
+    from asyncnn.oip.listening import Address as Address
+    from asyncnn.oip.listening import Security as Security
+    from asyncnn.oip.listening import rest_served as rest_served
+    from asyncnn.oip.listening import rpc_served as rpc_served
+    from asyncnn.oip.repository import NamedFile as NamedFile
+    from asyncnn.oip.repository import Repository as Repository
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "asyncnn.oip.admission": "OipLimits Tokens",
@@ -48,14 +53,3 @@ else:
         },
         extra="oip",
     )
-
-__all__ = (
-    "Address",
-    "NamedFile",
-    "OipLimits",
-    "Repository",
-    "Security",
-    "Tokens",
-    "rest_served",
-    "rpc_served",
-)

@@ -66,40 +66,21 @@ error of the scheduler's: it becomes the status that the work ends with.
 ('NONE', 6, 1)
 """
 
-from asyncnn.pacing import Pause
-from asyncnn.qos.accounting import (
-    BOUNDS_NS,
-    LatencyHistogram,
-    WorkAccounting,
-    WorkStatistics,
-)
-from asyncnn.qos.scheduler import Scheduler
-from asyncnn.qos.virtual_time import Policy
-from asyncnn.qos.watching import PendingSnapshot
-from asyncnn.qos.work import (
-    LOCAL,
-    OWN_USER,
-    Client,
-    User,
-    Work,
-    acting_for,
-    calling_client,
-)
+from asyncnn.lazy import exported as _exported
+from asyncnn.pacing import Pause as Pause
+from asyncnn.qos.accounting import BOUNDS_NS as BOUNDS_NS
+from asyncnn.qos.accounting import LatencyHistogram as LatencyHistogram
+from asyncnn.qos.accounting import WorkAccounting as WorkAccounting
+from asyncnn.qos.accounting import WorkStatistics as WorkStatistics
+from asyncnn.qos.scheduler import Scheduler as Scheduler
+from asyncnn.qos.virtual_time import Policy as Policy
+from asyncnn.qos.watching import PendingSnapshot as PendingSnapshot
+from asyncnn.qos.work import LOCAL as LOCAL
+from asyncnn.qos.work import OWN_USER as OWN_USER
+from asyncnn.qos.work import Client as Client
+from asyncnn.qos.work import User as User
+from asyncnn.qos.work import Work as Work
+from asyncnn.qos.work import acting_for as acting_for
+from asyncnn.qos.work import calling_client as calling_client
 
-__all__ = (
-    "BOUNDS_NS",
-    "LOCAL",
-    "OWN_USER",
-    "Client",
-    "LatencyHistogram",
-    "Pause",
-    "PendingSnapshot",
-    "Policy",
-    "Scheduler",
-    "User",
-    "Work",
-    "WorkAccounting",
-    "WorkStatistics",
-    "acting_for",
-    "calling_client",
-)
+__all__ = _exported(__name__)

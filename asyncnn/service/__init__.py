@@ -51,12 +51,14 @@ from typing import TYPE_CHECKING
 from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from asyncnn.service.client.remote_device import RemoteDevice
-    from asyncnn.service.driver.server import Server
-    from asyncnn.service.limits import RecordingSettings, ServiceLimits, UserLimits
-    from asyncnn.service.supervision import Supervision
+    from asyncnn.service.client.remote_device import RemoteDevice as RemoteDevice
+    from asyncnn.service.driver.server import Server as Server
+    from asyncnn.service.limits import RecordingSettings as RecordingSettings
+    from asyncnn.service.limits import ServiceLimits as ServiceLimits
+    from asyncnn.service.limits import UserLimits as UserLimits
+    from asyncnn.service.supervision import Supervision as Supervision
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "asyncnn.service.client.remote_device": "RemoteDevice",
@@ -65,12 +67,3 @@ else:
             "asyncnn.service.supervision": "Supervision",
         },
     )
-
-__all__ = (
-    "RecordingSettings",
-    "RemoteDevice",
-    "Server",
-    "ServiceLimits",
-    "Supervision",
-    "UserLimits",
-)

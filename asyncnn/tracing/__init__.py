@@ -48,25 +48,16 @@ for `recording_to` that passes spans to OpenTelemetry.
 True
 """
 
-from asyncnn.tracing.active import (
-    Trace,
-    begin,
-    join_recording,
-    recording,
-    recording_to,
-    span,
-)
-from asyncnn.tracing.spans import Layer, Phase, Recorder, Span
+from asyncnn.lazy import exported as _exported
+from asyncnn.tracing.active import Trace as Trace
+from asyncnn.tracing.active import begin as begin
+from asyncnn.tracing.active import join_recording as join_recording
+from asyncnn.tracing.active import recording as recording
+from asyncnn.tracing.active import recording_to as recording_to
+from asyncnn.tracing.active import span as span
+from asyncnn.tracing.spans import Layer as Layer
+from asyncnn.tracing.spans import Phase as Phase
+from asyncnn.tracing.spans import Recorder as Recorder
+from asyncnn.tracing.spans import Span as Span
 
-__all__ = (
-    "Layer",
-    "Phase",
-    "Recorder",
-    "Span",
-    "Trace",
-    "begin",
-    "join_recording",
-    "recording",
-    "recording_to",
-    "span",
-)
+__all__ = _exported(__name__)

@@ -56,33 +56,22 @@ asyncnn.hal.errors.InvalidArgumentError: the request has 0 inputs, the model 1 [
 'it is used with TENSOR_FLOAT32 [M9]'
 """
 
-from asyncnn.hal.validate.model import validate_model, validating
-from asyncnn.hal.validate.request import (
-    RequestRules,
-    plain_arguments,
-    plain_request,
-    signature_of,
-    validate_request,
+from asyncnn.hal.validate.model import validate_model as validate_model
+from asyncnn.hal.validate.model import validating as validating
+from asyncnn.hal.validate.request import RequestRules as RequestRules
+from asyncnn.hal.validate.request import plain_arguments as plain_arguments
+from asyncnn.hal.validate.request import plain_request as plain_request
+from asyncnn.hal.validate.request import signature_of as signature_of
+from asyncnn.hal.validate.request import validate_request as validate_request
+from asyncnn.hal.validate.rules import execution_options as execution_options
+from asyncnn.hal.validate.rules import (
+    validate_execution_preference as validate_execution_preference,
 )
 from asyncnn.hal.validate.rules import (
-    execution_options,
-    validate_execution_preference,
-    validate_measure_timing,
-    validate_memory,
-    validate_priority,
+    validate_measure_timing as validate_measure_timing,
 )
+from asyncnn.hal.validate.rules import validate_memory as validate_memory
+from asyncnn.hal.validate.rules import validate_priority as validate_priority
+from asyncnn.lazy import exported as _exported
 
-__all__ = (
-    "RequestRules",
-    "execution_options",
-    "plain_arguments",
-    "plain_request",
-    "signature_of",
-    "validate_execution_preference",
-    "validate_measure_timing",
-    "validate_memory",
-    "validate_model",
-    "validate_priority",
-    "validate_request",
-    "validating",
-)
+__all__ = _exported(__name__)

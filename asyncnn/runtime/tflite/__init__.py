@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from asyncnn.runtime.tflite.importer import importing_tflite, outline_of_tflite
-    from asyncnn.runtime.tflite.region import loading_tflite
-    from asyncnn.runtime.unsupported import UnsupportedOperatorError
+    from asyncnn.runtime.tflite.importer import importing_tflite as importing_tflite
+    from asyncnn.runtime.tflite.importer import outline_of_tflite as outline_of_tflite
+    from asyncnn.runtime.tflite.region import loading_tflite as loading_tflite
+    from asyncnn.runtime.unsupported import (
+        UnsupportedOperatorError as UnsupportedOperatorError,
+    )
 else:
-    __getattr__, __dir__ = lazy_names(
+    __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             "asyncnn.runtime.tflite.importer": "importing_tflite outline_of_tflite",
@@ -25,10 +28,3 @@ else:
             "asyncnn.runtime.unsupported": "UnsupportedOperatorError",
         },
     )
-
-__all__ = (
-    "UnsupportedOperatorError",
-    "importing_tflite",
-    "loading_tflite",
-    "outline_of_tflite",
-)

@@ -11,23 +11,15 @@ the BLAS as the device has. Devices read the result when they are opened; see
 """
 
 from asyncnn.devices.measured_capabilities import (
-    CapabilityMeasurement,
-    ReferenceWorkload,
-    Surroundings,
-    load_measurement,
-    store_measurement,
+    CapabilityMeasurement as CapabilityMeasurement,
+)
+from asyncnn.devices.measured_capabilities import ReferenceWorkload as ReferenceWorkload
+from asyncnn.devices.measured_capabilities import Surroundings as Surroundings
+from asyncnn.devices.measured_capabilities import load_measurement as load_measurement
+from asyncnn.devices.measured_capabilities import store_measurement as store_measurement
+from asyncnn.tools.capabilities.calibration import (
+    CapabilitiesReport as CapabilitiesReport,
 )
 from asyncnn.tools.capabilities.calibration import (
-    CapabilitiesReport,
-    measure_capabilities,
-)
-
-__all__ = (
-    "CapabilitiesReport",
-    "CapabilityMeasurement",
-    "ReferenceWorkload",
-    "Surroundings",
-    "load_measurement",
-    "measure_capabilities",
-    "store_measurement",
+    measure_capabilities as measure_capabilities,
 )

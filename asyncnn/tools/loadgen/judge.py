@@ -309,11 +309,12 @@ async def _reached(
     """Go a way: to what device of which version, how long a run takes, the system."""
     named, library = options.named, options.library
     if way.transport.startswith(SERVED):
-        async with served_model(way.transport, named, library) as served:
-            alone_s = await latency_s(partial(served.execute, 0))
-            calls = LoopSystem([served.execute] * _CALLS)
+        served = served_model(way.transport, named, library)
+        async with served as (server, version, execute):
+            alone_s = await latency_s(partial(execute, 0))
+            calls = LoopSystem([execute] * _CALLS)
             async with calls.serving() as system:
-                yield served.server, served.version, alone_s, system
+                yield server, version, alone_s, system
         return
     extensions = options.extensions, options.extension_places
     async with opened_by(way.transport, options.device, *extensions) as device:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from threading import local
-from typing import Any, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 import numpy as np
@@ -272,19 +272,13 @@ async def threads_system(
         yield system
 
 
-class ServedModel(NamedTuple):
-    """A server of the Open Inference Protocol, and what has it execute a sample."""
-
-    server: str
-    version: str
-    execute: AwaitExecute
-
-
 @asynccontextmanager
 async def served_model(
     transport: str, named: NamedModel, library: Library
-) -> AsyncIterator[ServedModel]:
+) -> AsyncIterator[tuple[str, str, AwaitExecute]]:
     """Reach a model by gRPC, each sample a call as clients of its server make them.
+
+    Yields the server, its version, and what has it execute a sample.
 
     :raises InvalidArgumentError: if no model is named, or a package is missing.
     :raises GeneralFailureError: if it does not answer, or refuses a call.
@@ -333,7 +327,7 @@ async def served_model(
             return [np.frombuffer(found[i.name], np.uint8) for i in named.outputs]
 
         server = await called("ServerMetadata")
-        yield ServedModel(server.name, server.version, execute)
+        yield server.name, server.version, execute
 
 
 def _nothing(number: int) -> Sequence[Array]:
