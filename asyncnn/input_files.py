@@ -242,14 +242,11 @@ class _Errand(Generic[T]):
         """Take the steps, on the thread."""
         assert self._stepwise is not None
         try:
-            with long_work(self._is_to_stop):
+            with long_work(lambda: self.is_left):
                 if not self._stepwise.advance(self._must_stop):
                     self._stepwise.close()
         except BaseException as error:
             self._error = error
-
-    def _is_to_stop(self) -> bool:
-        return self.is_left
 
     def _must_stop(self) -> bool:
         make_way()

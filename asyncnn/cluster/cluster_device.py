@@ -15,6 +15,7 @@ from asyncnn.cluster.cluster_runs import ClusterRuns
 from asyncnn.cluster.exchange import Answer, packed
 from asyncnn.cluster.links import Cluster, LostError, ReplicaLink
 from asyncnn.cluster.replicas import Scaling
+from asyncnn.deadlines import seconds_until
 from asyncnn.devices import DeviceSettings, DeviceStatistics
 from asyncnn.devices.device_buffers import HAL_HINTS
 from asyncnn.hal.errors import (
@@ -164,7 +165,7 @@ class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
         self.dispatcher.known(key, now)
         self._models[key] = sent, how
         try:
-            async with asyncio.timeout(_seconds(asked.deadline, now)):
+            async with asyncio.timeout(seconds_until(asked.deadline)):
                 up = [link for link in self.links.values() if link.is_up]
                 found = await asyncio.gather(
                     *(self._prepare_on(e, key, asked.deadline, numbers) for e in up),
@@ -334,10 +335,6 @@ class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
 
 def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
-
-
-def _seconds(deadline_ns: int | None, now_ns: int) -> float | None:
-    return None if deadline_ns is None else max(0, deadline_ns - now_ns) / 1e9
 
 
 @asynccontextmanager

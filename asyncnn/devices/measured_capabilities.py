@@ -364,8 +364,9 @@ def capabilities_of(
         relaxed_float32_to_float16_performance_scalar=relaxed,
         relaxed_float32_to_float16_performance_tensor=relaxed,
         operand_performance=tuple(
-            OperandPerformance(entry.type, infos[_workload_of(entry.type)])
+            OperandPerformance(entry.type, infos[ReferenceWorkload[name]])
             for entry in every_type
+            for name in [_REPRESENTATIVES.get(entry.type, entry.type).name]
         ),
         if_performance=infos[ReferenceWorkload.IF],
         while_performance=infos[ReferenceWorkload.WHILE],
@@ -421,7 +422,3 @@ def present_boot() -> str:
 
 def _path(given: str) -> Path:
     return Path(given) if given else default_path()
-
-
-def _workload_of(type_: OperandType) -> ReferenceWorkload:
-    return ReferenceWorkload[_REPRESENTATIVES.get(type_, type_).name]

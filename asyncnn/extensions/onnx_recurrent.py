@@ -10,14 +10,10 @@ from asyncnn.hal.operations.bound import Array, OperationFailedError
 _Function: TypeAlias = Callable[[Array], Array]
 
 
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
 _FUNCTIONS: Mapping[str, Callable[[Array, float, float], Array]] = {
     "relu": lambda x, a, b: np.maximum(x, 0),
     "tanh": lambda x, a, b: np.tanh(x),
-    "sigmoid": lambda x, a, b: _sigmoid(x),
+    "sigmoid": lambda x, a, b: 1 / (1 + np.exp(-x)),
     "elu": lambda x, a, b: np.where(x > 0, x, a * np.expm1(x)),
     "leakyrelu": lambda x, a, b: np.where(x < 0, a * x, x),
     "thresholdedrelu": lambda x, a, b: np.where(x > a, x, 0),

@@ -56,14 +56,11 @@ class Composer(Draft):
         extras: list[Argument] = [0] if type_ in _ACTIVATED else []
         merged = _merged(first.shape, second.shape, shape)
         pair = [
-            self._broadcasting(value, target)
+            self.reshape(value, target)
             for value, target in zip((first, second), merged[:2], strict=True)
         ]
         result = self.emit(type_, [*pair, *extras], form, dtype=dtype)
         return self._as(result, shape)
-
-    def _broadcasting(self, value: Value, shape: Shape) -> Value:
-        return self.reshape(value, shape)
 
     def _as(self, value: Value, shape: Shape) -> Value:
         return self.reshape(value, shape)

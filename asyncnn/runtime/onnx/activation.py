@@ -17,17 +17,9 @@ def _relu(node: OnnxNode) -> Value:
     return node.draft.unary(Op.RELU, value)
 
 
-def _prelu(node: OnnxNode) -> Value:
-    return node.draft.binary(Op.PRELU, node.input(0), node.input(1))
-
-
-def _leaky_relu(node: OnnxNode) -> Value:
-    alpha = node.attribute("alpha", 0.01)
-    return node.draft.binary(Op.PRELU, node.input(0), alpha)
-
-
-def _elu(node: OnnxNode) -> Value:
-    return node.draft.unary(Op.ELU, node.input(0), node.attribute("alpha", 1.0))
+def leaky_relu(node: OnnxNode, value: Value) -> Value:
+    """Return a value whose negative elements are small, as the node says."""
+    return node.draft.binary(Op.PRELU, value, node.attribute("alpha", 0.01))
 
 
 def _selu(node: OnnxNode) -> Value:
@@ -77,14 +69,6 @@ def axiswise(node: OnnxNode, type_: Op, *scalars: float) -> Value:
     return draft.reshape(draft.emit(type_, [merged, *scalars, 1]), value.shape)
 
 
-def _softmax(node: OnnxNode) -> Value:
-    return axiswise(node, Op.SOFTMAX, 1.0)
-
-
-def _log_softmax(node: OnnxNode) -> Value:
-    return axiswise(node, Op.LOG_SOFTMAX, 1.0)
-
-
 def _hardmax(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     axis = node.axis(node.attribute("axis", -1 if node.opset > 12 else 1), value.rank)
@@ -111,9 +95,9 @@ def _unary(type_: Op) -> Converter:
 
 CONVERTERS: dict[str, Converter] = {
     "Relu": _relu,
-    "PRelu": _prelu,
-    "LeakyRelu": _leaky_relu,
-    "Elu": _elu,
+    "PRelu": lambda n: n.draft.binary(Op.PRELU, n.input(0), n.input(1)),
+    "LeakyRelu": lambda n: leaky_relu(n, n.input(0)),
+    "Elu": lambda n: n.draft.unary(Op.ELU, n.input(0), n.attribute("alpha", 1.0)),
     "Selu": _selu,
     "Celu": _celu,
     "HardSigmoid": _hard_sigmoid,
@@ -122,7 +106,7 @@ CONVERTERS: dict[str, Converter] = {
     "HardSwish": _unary(Op.HARD_SWISH),
     "Softsign": _softsign,
     "Swish": _swish,
-    "Softmax": _softmax,
-    "LogSoftmax": _log_softmax,
+    "Softmax": lambda n: axiswise(n, Op.SOFTMAX, 1.0),
+    "LogSoftmax": lambda n: axiswise(n, Op.LOG_SOFTMAX, 1.0),
     "Hardmax": _hardmax,
 }

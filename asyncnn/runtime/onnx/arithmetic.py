@@ -56,10 +56,6 @@ def _logical(type_: Op) -> Converter:
     return lambda node: node.draft.binary(type_, node.input(0), node.input(1))
 
 
-def _xor(node: OnnxNode) -> Value:
-    return node.draft.compare(Op.NOT_EQUAL, node.input(0), node.input(1))
-
-
 def ceil(draft: Composer, value: Value) -> Value:
     """Return the elements rounded up."""
     return draft.chain(value, Op.NEG, Op.FLOOR, Op.NEG)
@@ -81,10 +77,6 @@ def _pow(node: OnnxNode) -> Value:
     return draft.binary(Op.POW, draft.expand(base, shape), draft.expand(typed, shape))
 
 
-def _is_nan(node: OnnxNode) -> Value:
-    return node.draft.compare(Op.NOT_EQUAL, node.input(0), node.input(0))
-
-
 def _clip(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     for index, (name, type_) in enumerate((("min", Op.MAXIMUM), ("max", Op.MINIMUM))):
@@ -100,10 +92,6 @@ def _cast(node: OnnxNode) -> Value:
     if node.name == "CastLike":
         return node.draft.cast(value, node.input(1).dtype)
     return node.draft.cast(value, node.dtype("to"))
-
-
-def _where(node: OnnxNode) -> Value:
-    return node.draft.select(*(node.input(index) for index in range(3)))
 
 
 def _if(node: OnnxNode) -> list[Value]:
@@ -146,12 +134,12 @@ CONVERTERS: dict[str, Converter] = {
     "Less": _compare(Op.LESS),
     "GreaterOrEqual": _compare(Op.GREATER_EQUAL),
     "LessOrEqual": _compare(Op.LESS_EQUAL),
-    "Xor": _xor,
+    "Xor": _compare(Op.NOT_EQUAL),
     "Not": _not,
     "And": _logical(Op.LOGICAL_AND),
     "Or": _logical(Op.LOGICAL_OR),
-    "IsNaN": _is_nan,
-    "Where": _where,
+    "IsNaN": lambda n: n.draft.compare(Op.NOT_EQUAL, n.input(0), n.input(0)),
+    "Where": lambda n: n.draft.select(*map(n.input, range(3))),
     "If": _if,
     "Cast": _cast,
     "CastLike": _cast,

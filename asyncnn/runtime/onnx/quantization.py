@@ -17,6 +17,7 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.hal.types import SymmPerChannelQuantParams
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import F32, Q8, Q8C, Q8S, Form, Value
+from asyncnn.runtime.onnx.activation import leaky_relu
 from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.on_bytes import as_form, only, quantize
 from asyncnn.runtime.onnx.reduction import reduce
@@ -244,17 +245,8 @@ def _filter(node: OnnxNode, filter_: Value) -> Value:
     return dequantized_constant(node.draft.quantized(data, channels))
 
 
-def _q_linear_mat_mul(node: OnnxNode) -> Value:
-    return _stored(node, product(node.draft, _real(node, 0), _real(node, 3)), 6)
-
-
-def _q_linear_pair(type_: Op) -> Converter:
-    def convert(node: OnnxNode) -> Value:
-        return _stored(
-            node, node.draft.binary(type_, _real(node, 0), _real(node, 3)), 6
-        )
-
-    return convert
+def _q_linear_pair(compute: Callable[[Composer, Value, Value], Value]) -> Converter:
+    return lambda n: _stored(n, compute(n.draft, _real(n, 0), _real(n, 3)), 6)
 
 
 def _q_linear_unary(compute: Callable[[OnnxNode, Value], Value]) -> Converter:
@@ -265,15 +257,11 @@ def _pooled(node: OnnxNode, value: Value) -> Value:
     return reduce(node.draft, Op.MEAN, value, list(range(2, value.rank)))
 
 
-def _q_linear_leaky(node: OnnxNode, value: Value) -> Value:
-    return node.draft.binary(Op.PRELU, value, node.attribute("alpha", 0.01))
-
-
 _MICROSOFT: dict[str, Converter] = {
-    "QLinearAdd": _q_linear_pair(Op.ADD),
-    "QLinearMul": _q_linear_pair(Op.MUL),
+    "QLinearAdd": _q_linear_pair(lambda d, x, y: d.binary(Op.ADD, x, y)),
+    "QLinearMul": _q_linear_pair(lambda d, x, y: d.binary(Op.MUL, x, y)),
     "QLinearSigmoid": _q_linear_unary(lambda n, v: n.draft.unary(Op.LOGISTIC, v)),
-    "QLinearLeakyRelu": _q_linear_unary(_q_linear_leaky),
+    "QLinearLeakyRelu": _q_linear_unary(leaky_relu),
     "QLinearGlobalAveragePool": _q_linear_unary(_pooled),
 }
 
@@ -292,6 +280,6 @@ CONVERTERS: dict[str, Converter] = {
     "QuantizeLinear": _quantize_linear,
     "DequantizeLinear": _dequantize_linear,
     "QLinearConv": _q_linear_conv,
-    "QLinearMatMul": _q_linear_mat_mul,
+    "QLinearMatMul": _q_linear_pair(product),
     **{f"com.microsoft.{name}": found for name, found in _MICROSOFT.items()},
 }

@@ -340,10 +340,6 @@ def product(draft: Composer, first: Value, second: Value) -> Value:
     return draft.reshape(result, shape)
 
 
-def _mat_mul(node: OnnxNode) -> Value:
-    return product(node.draft, node.input(0), node.input(1))
-
-
 def _gemm(node: OnnxNode) -> Value:
     first, second, draft = node.input(0), node.input(1), node.draft
     if first.rank != 2 or second.rank != 2:
@@ -377,6 +373,6 @@ def _gemm(node: OnnxNode) -> Value:
 CONVERTERS: dict[str, Converter] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "MatMul": _mat_mul,
+    "MatMul": lambda n: product(n.draft, n.input(0), n.input(1)),
     "Gemm": _gemm,
 }
