@@ -8,7 +8,6 @@ operators that are defined by others. The vocabulary of drafts is all importers'
 `asyncnn.runtime.drafting`, `asyncnn.runtime.composing` and `asyncnn.runtime.moves`.
 """
 
-import os
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,8 +21,8 @@ from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validating
 from asyncnn.input_files import decoding
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
-from asyncnn.pacing import Steps, completed
-from asyncnn.runtime.model import InputShapes, NamedModel, located, read_model_file
+from asyncnn.pacing import Steps
+from asyncnn.runtime.model import InputShapes, NamedModel
 from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.onnx.importer import Import
 from asyncnn.runtime.onnx.open_axes import (
@@ -35,39 +34,19 @@ from asyncnn.runtime.onnx.open_axes import (
 )
 from asyncnn.runtime.onnx.schema import Source, read_model, read_outline
 
-__all__ = ("Constants", "import_onnx", "importing_onnx", "load_onnx", "outline_of_onnx")
+__all__ = ("Constants", "importing_onnx", "outline_of_onnx")
 
 T = TypeVar("T")
 
 
-def load_onnx(
-    path: str | os.PathLike[str],
-    *,
-    input_shapes: InputShapes = None,
-    constants: Constants | None = None,
-    strict: bool = False,
-) -> NamedModel:
-    """Import the ONNX file at ``path``; see `import_onnx`.
-
-    :raises GeneralFailureError: if the file cannot be read.
-    """
-    memory = read_model_file(path)
-    with located(path):
-        folder = Path(path).parent
-        return completed(
-            importing_onnx(memory, folder, input_shapes, constants, strict)
-        )
-
-
-def import_onnx(
+def importing_onnx(
     memory: Memory,
-    *,
     folder: Path | None = None,
     input_shapes: InputShapes = None,
     constants: Constants | None = None,
     strict: bool = False,
-) -> NamedModel:
-    """Import the ONNX file whose bytes are in ``memory``.
+) -> Steps[NamedModel]:
+    """Import the ONNX file whose bytes are in ``memory``, in steps that may be left.
 
     :param folder: where files with weights may be, which are read as well.
     :param input_shapes: of inputs whose file leaves axes open: by name, or of all in
@@ -79,17 +58,6 @@ def import_onnx(
     :raises UnsupportedOperatorError: if operators can have no form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    return completed(importing_onnx(memory, folder, input_shapes, constants, strict))
-
-
-def importing_onnx(
-    memory: Memory,
-    folder: Path | None = None,
-    input_shapes: InputShapes = None,
-    constants: Constants | None = None,
-    strict: bool = False,
-) -> Steps[NamedModel]:
-    """Import a file in steps, between which it may be left; see `import_onnx`."""
     named = yield from _without_complaints(
         _importing(memory, folder, input_shapes, constants or {}, strict)
     )

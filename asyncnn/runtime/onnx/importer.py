@@ -154,7 +154,7 @@ class Import:
         is_strict: bool,
         lengths: Lengths,
     ) -> Steps[Self]:
-        """Draft the model in steps; see `asyncnn.runtime.onnx.import_onnx`."""
+        """Draft the model in steps; see `asyncnn.runtime.onnx.importing_onnx`."""
         made = cls(source, is_strict=is_strict)
         yield from made._drafting(fixed, lengths)
         return made

@@ -82,7 +82,7 @@ def reading_whole(
     input_shapes: InputShapes,
     constants: Constants | None,
 ) -> Steps[NamedModel]:
-    """Make one region of a file, in steps; see `import_onnx` for the arguments.
+    """Make one region of a file, in steps; see `importing_onnx` for the arguments.
 
     :raises InvalidArgumentError: if it is damaged, or what is given does not fit.
     :raises UnsupportedOperatorError: if regions have no such inputs or outputs.

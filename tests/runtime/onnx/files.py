@@ -10,9 +10,10 @@ from onnx import helper, numpy_helper
 
 from asyncnn.devices import ReferenceDevice
 from asyncnn.memory.pools import from_buffer
+from asyncnn.pacing import completed
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.onnx import import_onnx
+from asyncnn.runtime.onnx import importing_onnx
 
 NUMBERS = {
     np.dtype(np.float32): onnx.TensorProto.FLOAT,
@@ -102,7 +103,7 @@ def imported(proto: Any, folder: Path | None = None, **options: Any) -> NamedMod
     """Import a model, or the bytes of one."""
     content = proto if isinstance(proto, bytes) else proto.SerializeToString()
     memory = from_buffer(np.frombuffer(content, np.uint8))
-    return import_onnx(memory, folder=folder, **options)
+    return completed(importing_onnx(memory, folder=folder, **options))
 
 
 async def results(named: NamedModel, **inputs: Any) -> dict[str, Any]:

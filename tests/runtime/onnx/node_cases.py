@@ -18,9 +18,10 @@ import onnx.numpy_helper
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.memory.pools import from_buffer
+from asyncnn.pacing import completed
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.onnx import import_onnx
+from asyncnn.runtime.onnx import importing_onnx
 from asyncnn.runtime.onnx.schema import OLDEST_OPSET
 from asyncnn.runtime.onnx.tensors import TYPE_NAMES
 from tests.runtime.onnx.kept_cases import load_node_tests
@@ -140,7 +141,7 @@ def imported(test: Any) -> tuple[NamedModel, int]:
     for level, fixed in enumerate(([], names[1:], names)):
         constants = {name: values[name] for name in fixed if name in values}
         try:
-            return import_onnx(memory, constants=constants), level
+            return completed(importing_onnx(memory, constants=constants)), level
         except AsyncnnError as error:
             refusal = refusal or error
     assert refusal is not None
