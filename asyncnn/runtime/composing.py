@@ -60,10 +60,7 @@ class Composer(Draft):
             for value, target in zip((first, second), merged[:2], strict=True)
         ]
         result = self.emit(type_, [*pair, *extras], form, dtype=dtype)
-        return self._as(result, shape)
-
-    def _as(self, value: Value, shape: Shape) -> Value:
-        return self.reshape(value, shape)
+        return self.reshape(result, shape)
 
     def add(self, first: Value, second: Value | float | Array) -> Value:
         """Return the sum."""
@@ -125,7 +122,8 @@ class Composer(Draft):
             for value in (condition, *pair)
         ]
         form = pair[0].form
-        return self._as(self.emit(Op.SELECT, inputs, form, dtype=typed.dtype), shape)
+        selected = self.emit(Op.SELECT, inputs, form, dtype=typed.dtype)
+        return self.reshape(selected, shape)
 
     def full(self, shape: Shape, value: float, dtype: Any) -> Value:
         """Return a tensor of one value, which takes no room in the model."""

@@ -25,7 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, OperationFailedError
-from asyncnn.hal.operations.lstm import BACKWARD_CELL, FORWARD_CELL, CellInputs
+from asyncnn.hal.operations.lstm import (
+    BACKWARD_CELL,
+    FORWARD_CELL,
+    SEQUENCE_CELL,
+    STEP_CELL,
+    CellInputs,
+)
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Prepare, PreparedKernel
 from asyncnn.kernels.recurrent.unroll import (
@@ -283,8 +289,7 @@ def _prepare_step(operation: BoundOperation) -> PreparedKernel:
     ``input: T [batches, inputs]`` gives ``output_state_out`` and ``output: T [batches,
     outputs]``, which are the same, and ``cell_state_out: T [batches, units]``.
     """
-    cell = CellInputs(weights=1, states=18, layer_norm=23)
-    return one_step(pack(operation, cell, _SETTINGS), operation, _STATES)
+    return one_step(pack(operation, STEP_CELL, _SETTINGS), operation, _STATES)
 
 
 def _prepare_sequence(operation: BoundOperation) -> PreparedKernel:
@@ -293,9 +298,8 @@ def _prepare_sequence(operation: BoundOperation) -> PreparedKernel:
     Gives ``output: T [steps, batches, outputs]`` in the same layout and, if they are
     outputs, the states after the last step.
     """
-    cell = CellInputs(weights=1, states=18, layer_norm=24)
     extent = Extent.of(operation, time_major=operation.boolean(23))
-    return one_way(pack(operation, cell, _SETTINGS), extent, _STATES)
+    return one_way(pack(operation, SEQUENCE_CELL, _SETTINGS), extent, _STATES)
 
 
 def _prepare_two_way(operation: BoundOperation) -> PreparedKernel:
