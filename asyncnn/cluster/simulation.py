@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from asyncnn.cluster.dispatch import Action, Choose, Dispatcher, Send, power_of_two
 from asyncnn.cluster.replicas import ClusterWork, Replica
-from asyncnn.hal.errors import InvalidArgumentError, check_least
+from asyncnn.hal.errors import InvalidArgumentError, check_least, require_known
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.cluster_settings import DispatchSettings
 
@@ -103,10 +103,7 @@ class Simulation:
     """
 
     def __init__(self, scenario: ClusterScenario, policy: str = OURS) -> None:
-        if policy not in POLICIES:
-            raise InvalidArgumentError(
-                f"there is no policy {policy!r}", hint=f"known: {', '.join(POLICIES)}"
-            )
+        require_known("policy", policy, POLICIES)
         self.scenario = scenario
         self.policy = policy
         rng = random.Random(scenario.seed)

@@ -7,6 +7,7 @@ status at the HAL boundary; the awaitable face maps a status back with `error_fo
 import errno
 import os
 import resource
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from math import inf
@@ -200,6 +201,17 @@ def error_for(status: ErrorStatus, message: str = "") -> AsyncnnError:
     if status is ErrorStatus.NONE:
         raise ValueError("ErrorStatus.NONE is not an error")
     return _BY_STATUS[status](message)
+
+
+def require_known(what: str, name: str, known: Collection[str]) -> None:
+    """Check that ``name`` is one of those ``known``; ``what`` says of what.
+
+    :raises InvalidArgumentError: if it is not.
+    """
+    if name not in known:
+        raise InvalidArgumentError(
+            f"there is no {what} {name!r}"[:200], hint=f"known: {', '.join(known)}"
+        )
 
 
 def too_many(

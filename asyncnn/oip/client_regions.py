@@ -11,7 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, too_many
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    require_known,
+    too_many,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.pages import aligned_bytes, os_errors, read_into, write_all
@@ -212,11 +217,7 @@ class Placement:
         """
         if name in self.asked:  # else an answer could be any number of times as long
             raise InvalidArgumentError(f"output {name!r} is asked for twice")
-        if name not in self._gives:
-            raise InvalidArgumentError(
-                f"there is no output {name!r}"[:200],
-                hint=f"known: {', '.join(self._gives)}",
-            )
+        require_known("output", name, self._gives)
         self.asked[name] = parameters
         if REGION in parameters:
             self.outputs[name] = self._regions.span(parameters)

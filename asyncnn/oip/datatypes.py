@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, require_known
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo, has_fixed_shape
 
@@ -57,11 +57,8 @@ def declared(
     :raises InvalidArgumentError: if the model has no such input, or another datatype,
         or a length is negative, or an array of that shape cannot be.
     """
-    info = infos.get(name)
-    if info is None:
-        raise InvalidArgumentError(
-            f"there is no input {name!r}"[:200], hint=f"known: {', '.join(infos)}"
-        )
+    require_known("input", name, infos)
+    info = infos[name]
     dtype = DATATYPES.get(datatype)
     if dtype is None or dtype != info.dtype:
         raise InvalidArgumentError(

@@ -12,6 +12,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedTransientError,
     WrongTypeError,
+    require_known,
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.pipeline.flow import FrameFlow
@@ -65,8 +66,8 @@ class Pipeline:
                 f"in_flight={in_flight}, backlog={backlog}, timeout={timeout}"
             )
         _check_stages(*stages)
-        _check_policy(when_full, WhenFull)
-        _check_policy(when_failed, WhenFailed)
+        require_known("policy", when_full, get_args(WhenFull))
+        require_known("policy", when_failed, get_args(WhenFailed))
         self._stages = tuple(stage.opened() for stage in stages)
         self._wiring = wire(self._stages)
         self._check = InputCheck(self._wiring.put)
@@ -345,11 +346,3 @@ def _check_stages(*stages: object) -> None:
                 f"{stage!r} is no stage of a model that is prepared",
                 hint="give Stage('name', await device.prepare(model))",
             )
-
-
-def _check_policy(policy: str, policies: object) -> None:
-    known = get_args(policies)
-    if policy not in known:
-        raise InvalidArgumentError(
-            f"there is no policy {policy!r}", hint=f"known: {', '.join(known)}"
-        )

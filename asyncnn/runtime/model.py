@@ -30,6 +30,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     WrongTypeError,
+    require_known,
 )
 from asyncnn.hal.operands import AnyOperandType, dtype_of, is_scalar
 from asyncnn.hal.operations.bound import Array
@@ -105,10 +106,7 @@ def shapes_by_name(names: Sequence[str], shapes: InputShapes) -> dict[str, Dimen
         shapes = dict(zip(names, shapes, strict=True))
     found: dict[str, Dimensions] = {}
     for name, shape in shapes.items():
-        if name not in names:
-            raise InvalidArgumentError(
-                f"there is no input {name!r}", hint=f"known: {inputs}"
-            )
+        require_known("input", name, names)
         try:
             found[name] = tuple(operator.index(length) for length in shape)
         except TypeError:

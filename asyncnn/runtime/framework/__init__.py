@@ -30,7 +30,7 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
-from asyncnn.hal.errors import InvalidArgumentError, check_least
+from asyncnn.hal.errors import InvalidArgumentError, check_least, require_known
 
 PARTITION_VARIABLE = "ASYNCNN_PARTITION"
 """Environment variable in place of the property ``debug.nn.partition``."""
@@ -133,9 +133,5 @@ def chosen_fallback(setting: str) -> Fallback:
 
     :raises InvalidArgumentError: if there is none.
     """
-    try:
-        return Fallback(setting)
-    except ValueError:
-        raise InvalidArgumentError(
-            f"there is no fallback {setting!r}", hint=f"known: {', '.join(Fallback)}"
-        ) from None
+    require_known("fallback", setting, tuple(Fallback))
+    return Fallback(setting)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, require_known
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperationType
 from asyncnn.pacing import Steps
@@ -309,10 +309,7 @@ def fixed_inputs(inputs: Sequence[Axes], constants: Constants) -> dict[str, Arra
     known = {axes.name: axes for axes in inputs}
     fixed: dict[str, Array] = {}
     for name, value in constants.items():
-        if name not in known:
-            raise InvalidArgumentError(
-                f"there is no input {name!r}", hint=f"known: {', '.join(known)}"
-            )
+        require_known("input", name, known)
         fixed[name] = _constant(known[name], value)
     return fixed
 

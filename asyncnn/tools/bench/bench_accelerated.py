@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, require_known
 from asyncnn.tools.bench import accelerated_contenders as contenders
 from asyncnn.tools.bench import environment, measured_models, report
 from asyncnn.tools.bench.benches import StartAll, measure_workload
@@ -319,8 +319,5 @@ def _chosen(names: Sequence[str]) -> list[str]:
     :raises InvalidArgumentError: if there is no such section.
     """
     for name in names:
-        if name not in SECTIONS:
-            raise InvalidArgumentError(
-                f"there is no section {name!r}", hint=f"known: {', '.join(SECTIONS)}"
-            )
+        require_known("section", name, SECTIONS)
     return [name for name in SECTIONS if not names or name in names]

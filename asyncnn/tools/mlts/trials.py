@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, require_known
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.model import NamedModel, TensorInfo, located
 from asyncnn.tools.mlts.datasets import Published
 from asyncnn.tools.mlts.evaluators import (
     GOLDEN,
@@ -125,11 +125,8 @@ def golden_trial(
     known = dict(arrays)
     given = samples(known, "input", model.inputs, file)
     name = str(known.get("evaluator", GOLDEN))
-    if name not in OF_EXPECTED:
-        raise InvalidArgumentError(
-            f"{file}: there is no evaluator {name!r}",
-            hint=f"known: {', '.join(OF_EXPECTED)}",
-        )
+    with located(file):
+        require_known("evaluator", name, OF_EXPECTED)
     fitting(given, model.inputs, file)
     if "lsb" in known:
         lsb = max(tolerance.lsb, int(known["lsb"]))
