@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from asyncnn.hal.operations.bound import BoundOperation, Shape
-from asyncnn.hal.operations.shapes import in_layout, permuted
+from asyncnn.hal.operations.shapes import in_layout, merged_order, permuted
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.compiled import moving
 from asyncnn.kernels.kernel import (
@@ -39,7 +39,7 @@ def regrouped(axes: Shape, order: tuple[int, ...]) -> PreparedKernel:
 
     Axis ``i`` of the split output is axis ``order[i]`` of the split input.
     """
-    axes, order = _merged(axes, order)
+    axes, order = merged_order(axes, order)
     result = permuted(axes, order)
     parts = _parts(axes, order)
 
@@ -50,20 +50,6 @@ def regrouped(axes: Shape, order: tuple[int, ...]) -> PreparedKernel:
             np.copyto(target[part], source[part])
 
     return stateless(run)
-
-
-def _merged(axes: Shape, order: tuple[int, ...]) -> tuple[Shape, tuple[int, ...]]:
-    """Return the same permutation with axes that stay neighbours made into one."""
-    long = [axis for axis, length in enumerate(axes) if length != 1]
-    groups: list[list[int]] = []
-    for axis in (long.index(axis) for axis in order if axis in long):
-        if groups and groups[-1][-1] == axis - 1:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    in_source = sorted(groups)
-    lengths = tuple(math.prod(axes[long[i]] for i in group) for group in in_source)
-    return lengths, tuple(in_source.index(group) for group in groups)
 
 
 def _parts(axes: Shape, order: tuple[int, ...]) -> list[Any]:

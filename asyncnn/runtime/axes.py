@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.operations.shapes import merged_order
 
 MAX_RANK = 4
 """Highest rank of most operations."""
@@ -82,16 +83,7 @@ def transpositions(shape: Shape, order: Sequence[int]) -> Iterator[Transposition
 
     Axes of length 1 cost nothing, and axes that stay together move as one.
     """
-    groups: list[list[int]] = []
-    long = [axis for axis, length in enumerate(shape) if length != 1]
-    for axis in (axis for axis in order if shape[axis] != 1):
-        if groups and long.index(axis) == long.index(groups[-1][-1]) + 1:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    places = sorted(range(len(groups)), key=groups.__getitem__)
-    lengths = [math.prod(shape[axis] for axis in groups[place]) for place in places]
-    left = [places.index(place) for place in range(len(groups))]
+    lengths, left = map(list, merged_order(shape, order))
     if len(left) <= MAX_RANK:
         if left != sorted(left):
             yield Transposition(tuple(lengths), tuple(left))

@@ -4,6 +4,9 @@ A rule reads a `BoundOperation` and returns its output shapes. An illegal shape 
 raises `OperationFailedError`, a value that is not known yet `ValueNeededError`.
 """
 
+import math
+from collections.abc import Sequence
+
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.signature import Requirement, TypedCheck, Usage
@@ -15,6 +18,23 @@ NCHW_TO_NHWC = (0, 2, 3, 1)
 def permuted(shape: Shape, order: tuple[int, ...]) -> Shape:
     """Return the shape whose axis ``i`` is axis ``order[i]`` of ``shape``."""
     return tuple(shape[axis] for axis in order)
+
+
+def merged_order(axes: Shape, order: Sequence[int]) -> tuple[Shape, Shape]:
+    """Return the same permutation with axes that stay neighbours made into one.
+
+    Axes of length 1 are left out.
+    """
+    long = [axis for axis, length in enumerate(axes) if length != 1]
+    groups: list[list[int]] = []
+    for axis in (long.index(axis) for axis in order if axis in long):
+        if groups and groups[-1][-1] == axis - 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    in_source = sorted(groups)
+    lengths = tuple(math.prod(axes[long[i]] for i in group) for group in in_source)
+    return lengths, tuple(in_source.index(group) for group in groups)
 
 
 def in_layout(shape: Shape, nchw: bool) -> Shape:
