@@ -5,6 +5,7 @@ import asyncio
 import gc
 import logging
 import math
+import os
 import sys
 import threading
 import time
@@ -116,6 +117,10 @@ def main(arguments: Sequence[str]) -> int:
         logging.getLogger(logger).addHandler(logging.NullHandler())
     alarms._new_timer = lambda: -1  # else alarms would be of the real clock
     gc.disable()  # it would come whenever it likes
+    gc.freeze()
+    # One thread goes on at a time: to another processor, it would be handed over late.
+    processors = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {processors[os.getpid() % len(processors)]})
     if asked.plant:
         PLANTED[asked.plant][1]()
     chosen = (
