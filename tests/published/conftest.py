@@ -65,4 +65,5 @@ def installing(distributions: Distributions, programs: Path) -> dict[str, str]:
         "PIP_CONSTRAINT": str(constraint),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_FIND_LINKS": f"{given} {distributions.wheel.parent}",
+        "PIP_NO_COMPILE": "0",  # pip reads that as `--no-compile`
     }

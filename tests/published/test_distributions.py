@@ -130,22 +130,23 @@ def succeeding(
     return ran.stdout
 
 
-@pytest.mark.parametrize("kind", Distributions._fields)
-def test_the_demo_runs_in_an_empty_environment_without_a_compiler(
-    distributions: Distributions, installing: dict[str, str], kind: str, tmp_path: Path
+def test_the_demo_runs_where_nothing_else_is_and_no_compiler(
+    distributions: Distributions, installing: dict[str, str], tmp_path: Path
 ) -> None:
     installing.pop("PIP_CONSTRAINT")
     succeeding([sys.executable, "-m", "venv", "empty"], tmp_path, installing)
     programs = tmp_path / "empty" / "bin"
-    pip: list[str | Path] = [programs / "pip", "install", "--quiet"]
-    succeeding([*pip, getattr(distributions, kind)], tmp_path, installing)
-    told = succeeding([programs / "asyncnn", "--version"], tmp_path, installing)
-    assert told == f"{asyncnn.__version__}\n"
-    shown = succeeding([programs / "asyncnn", "demo"], tmp_path, installing)
-    assert "accuracy" in shown
-    for compiled in (
-        "from asyncnn.fmq.ring import *; print(Ring is not PythonRing)",
-        "from asyncnn.engine.job import *; print(Job is not None)",
-    ):
-        told = succeeding([programs / "python", "-c", compiled], tmp_path, installing)
-        assert told == f"{kind == 'wheel'}\n"
+    pip: list[str | Path] = [programs / "pip", "--quiet"]
+    for kind, file in distributions._asdict().items():
+        succeeding([*pip, "install", file], tmp_path, installing)
+        told = succeeding([programs / "asyncnn", "--version"], tmp_path, installing)
+        assert told == f"{asyncnn.__version__}\n"
+        shown = succeeding([programs / "asyncnn", "demo"], tmp_path, installing)
+        assert "accuracy" in shown
+        for compiled in (
+            "from asyncnn.fmq.ring import *; print(Ring is not PythonRing)",
+            "from asyncnn.engine.job import *; print(Job is not None)",
+        ):
+            asked: list[str | Path] = [programs / "python", "-c", compiled]
+            assert succeeding(asked, tmp_path, installing) == f"{kind == 'wheel'}\n"
+        succeeding([*pip, "uninstall", "--yes", "asyncnn"], tmp_path, installing)
