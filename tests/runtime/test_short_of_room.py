@@ -1,51 +1,64 @@
 """Devices where descriptors or memory run out, in this process and in a driver."""
 
+import json
+import os
 import re
 import resource
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 import asyncnn
 from asyncnn.hal.errors import NoDriverError
 from asyncnn.service.process import driver_process
-from tests.limits import lowered, output_of
+from tests.limits import lowered
 from tests.service.limited import limited_driver
 from tests.shortages import DESCRIPTORS, MEMORY, Outcomes, taken_bytes, use
 
 MIB = 2**20
-
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.exhaustive
 
 PROGRAM = """
-import asyncio, gc, resource, sys, threading
+import asyncio, gc, json, os, resource, sys, threading
 import asyncnn
 import numpy as np
 from tests.limits import limit
 from tests.shortages import *
 
-opener, kind, most, begins, cache = sys.argv[1:]
-most, options = int(most), {"cache_dir": cache} if cache else {}
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        break
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+
+opener, kind, most, begins, cache = json.loads(line)
+options = {"cache_dir": cache} if cache else {}
 limited = {"descriptors": resource.RLIMIT_NOFILE, "memory": resource.RLIMIT_AS}[kind]
 say = {"descriptors": DESCRIPTORS, "memory": MEMORY}[kind]
 usual = resource.getrlimit(limited)[0]
 
+together = threading.Barrier(4)
+
 def multiply():
     square = np.ones((512, 512), np.float32)
-    for _ in range(8):
-        square @ square
+    together.wait()
+    square @ square
 
 def give_little():
     if kind == "memory":  # OpenBLAS ends a process where it finds none at its first use
-        together = [threading.Thread(target=multiply) for _ in range(4)]
-        for each in together:
+        threads = [threading.Thread(target=multiply) for _ in range(4)]
+        for each in threads:
             each.start()
-        for each in together:
+        for each in threads:
             each.join()
     gc.collect()
     limit(limited, most if kind == "descriptors" else taken_bytes() + most)
@@ -87,13 +100,44 @@ asyncio.run(main())
 """
 
 
-def failures(
-    opener: str, kind: str, most: int, begins: str, cache_dir: Path | str = ""
-) -> list[str]:
-    """Return what fails in a process of its own, which goes on when there is room."""
-    printed = output_of(PROGRAM, opener, kind, most, begins, cache_dir)
-    assert printed.count("\n") == 1, printed
-    return printed.strip().split(", ")
+Failures = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def failures() -> Iterator[Failures]:
+    """What fails in a process of its own, which goes on when there is room.
+
+    They are forked by one that has imported what they need.
+    """
+    with TemporaryFile("w+") as errors:
+        forking = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+
+        def of(
+            opener: str, kind: str, most: int, begins: str, cache_dir: Path | str = ""
+        ) -> list[str]:
+            assert forking.stdin is not None
+            assert forking.stdout is not None
+            given = opener, kind, most, begins, str(cache_dir)
+            print(json.dumps(given), file=forking.stdin, flush=True)
+            printed = []
+            while (line := forking.stdout.readline()) and not line.startswith("ended"):
+                printed.append(line)
+            errors.seek(0)
+            assert (len(printed), line) == (1, "ended 0\n"), (printed, errors.read())
+            return printed[0].strip().split(", ")
+
+        with forking:
+            try:
+                yield of
+            finally:
+                forking.kill()
 
 
 Turns = list[tuple[str, int, str]]
@@ -117,11 +161,13 @@ FEW = (3, 5, 6, 7, 8, 10, 12, 16, 24)
 
 
 @pytest.mark.parametrize(ORDER, by_turns(IN_PROCESS, FEW))
-def test_in_process_without_descriptors(opener: str, most: int, begins: str) -> None:
+def test_in_process_without_descriptors(
+    failures: Failures, opener: str, most: int, begins: str
+) -> None:
     failures(opener, "descriptors", most, begins)
 
 
-def test_a_first_graph_without_descriptors_spoils_no_other() -> None:
+def test_a_first_graph_without_descriptors_spoils_no_other(failures: Failures) -> None:
     """XNNPACK would not work in that process any more."""
     assert "long model" in failures("accelerated", "descriptors", 7, "open")
 
@@ -134,7 +180,9 @@ def test_a_first_graph_without_descriptors_spoils_no_other() -> None:
         *(("memory", n * MIB) for n in (1, 10, 14, 20, 30, 60)),
     ],
 )
-def test_with_a_cache(kind: str, most: int, opener: str, tmp_path: Path) -> None:
+def test_with_a_cache(
+    failures: Failures, kind: str, most: int, opener: str, tmp_path: Path
+) -> None:
     failures(opener, kind, most, "open", tmp_path)
 
 
@@ -142,18 +190,22 @@ LITTLE = (0, 1, 4, 9, 10, 12, 14, 18, 22, 27, 35, 50, 80, 160)
 
 
 @pytest.mark.parametrize(ORDER, by_turns(IN_PROCESS[:3], LITTLE))
-def test_in_process_without_memory(opener: str, most: int, begins: str) -> None:
+def test_in_process_without_memory(
+    failures: Failures, opener: str, most: int, begins: str
+) -> None:
     failures(opener, "memory", most * MIB, begins)
 
 
 @pytest.mark.parametrize("opener", ["connect", "isolated"])
 @pytest.mark.parametrize("most", [5, 7, 9, 11, 13, 16, 20, 24, 32])
-def test_a_client_without_descriptors(most: int, opener: str) -> None:
+def test_a_client_without_descriptors(
+    failures: Failures, most: int, opener: str
+) -> None:
     failures(opener, "descriptors", most, "")
 
 
 @pytest.mark.parametrize("mib", [0, 1, 4, 10, 14, 20, 35, 80])
-def test_a_client_without_memory(mib: int) -> None:
+def test_a_client_without_memory(failures: Failures, mib: int) -> None:
     failures("connect", "memory", mib * MIB, "open")
 
 
