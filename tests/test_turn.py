@@ -1,4 +1,4 @@
-"""The ends in C: they leave no memory wrong."""
+"""The ends in C, which leave no memory wrong, and their twins in Python."""
 
 import asyncio
 import gc
@@ -10,6 +10,7 @@ import pytest
 
 from asyncnn import turn
 from asyncnn.callbacks import ExecutionFuture
+from asyncnn.hal.interfaces import AlreadyNotifiedError
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.turn import TURN_NS, Waiter, in_this_turn
 
@@ -101,3 +102,44 @@ async def test_one_that_had_its_result_at_once_calls_by_the_loop() -> None:
     assert called == [by_hand]
     with pytest.raises(TypeError):
         by_hand.throw(7)
+
+
+class PlainEnd(turn.PythonEnd):
+    """An end as it is where there was no compiler."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    def _leave(self, waiter: Any) -> None:
+        assert self._waiting is not None
+        del self._waiting[waiter]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_without_a_compiler_tasks_go_on_in_the_same_turn(is_busy: bool) -> None:
+    loop, end = asyncio.get_running_loop(), PlainEnd()
+    went_on, seen = [], []
+
+    async def wait() -> None:
+        went_on.append(await end)
+
+    left, *waiting = (asyncio.create_task(wait()) for _ in range(3))
+    await asyncio.sleep(0)
+    left.cancel("a word")
+    with pytest.raises(asyncio.CancelledError, match="a word"):
+        await left
+
+    def resolve() -> None:
+        turn._in_this_turn(lambda: end._resolve(1))
+        seen.extend(went_on)
+
+    if is_busy:  # no task can go on inside another one
+        resolve()
+    else:
+        loop.call_soon(resolve)
+    await asyncio.wait(waiting)
+    assert went_on == [1, 1]
+    assert seen == ([] if is_busy else [1, 1])
+    assert await end is await end
+    with pytest.raises(AlreadyNotifiedError):
+        end._resolve(2)

@@ -8,7 +8,7 @@ import pytest
 from asyncnn.hal.types import HalVersion
 from asyncnn.tools.conformance.executing import PATHS
 from asyncnn.tools.conformance.preparing import oldest_version
-from asyncnn.tools.conformance.suite import CTS_ONLY, VectorRuns, run_specs
+from asyncnn.tools.conformance.suite import CTS_ONLY, VectorRuns, run_spec, run_specs
 from asyncnn.tools.conformance.vectors import find_specs, load_cases
 
 EVERY = 40
@@ -69,6 +69,15 @@ def test_a_client_library_runs_what_drivers_may_refuse(
     verdicts = [verdict for batch in run_specs(loops[specs], run) for verdict in batch]
     assert len(verdicts) >= 40
     assert [v for v in verdicts if v.outcome != "passed"] == []
+
+
+def test_some_pass_through_the_versions_that_they_were_written_for(
+    shared: Path,
+) -> None:
+    run = VectorRuns(paths=["async"], oldest=True)
+    for name in ("V1_0/add", "V1_1/mean", "V1_2/sqrt"):
+        verdicts = run_spec(shared / "vts" / f"{name}.json.gz", run)
+        assert {verdict.outcome for verdict in verdicts} == {"passed"}
 
 
 @pytest.mark.exhaustive
