@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 QUICK_TIER ?= quick
 # `exhaustive-unmeasured` leaves out what `coverage-of-cases` runs.
 EXHAUSTIVE_TIER ?= exhaustive
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 
 .PHONY: demo test test-rest test-all test-exhaustive test-uvloop test-pythons coverage \
 	coverage-of-cases check lint types size bench simulate schedules docs wheels clean
@@ -102,8 +102,9 @@ types: $(READY)
 	$(BIN)/mypy
 
 # What pip and the tools that it calls say is only shown if they fail. Sources are compiled
-# as pip does it for a wheel: where PYTHONDONTWRITEBYTECODE is set, nobody else would, and
-# each process would take twice as long to start.
+# here, by all processors, which pip does not: where PYTHONDONTWRITEBYTECODE is set, nobody
+# else would, and each process would take twice as long to start. Some packages have files
+# that no Python compiles.
 $(READY): pyproject.toml setup.py asyncnn/_native.h asyncnn/_turn.c asyncnn/engine/_job.c asyncnn/fmq/_ring.c asyncnn/hal/validate/_prescan.c asyncnn/kernels/_compiled.c asyncnn/service/driver/_calls.c asyncnn/tflite/_scan.c tests/model_packages.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
 	@echo "installing asyncnn and what its tests need into $(VENV) ..."
@@ -112,6 +113,7 @@ $(READY): pyproject.toml setup.py asyncnn/_native.h asyncnn/_turn.c asyncnn/engi
 	$(PIP) --editable '.[dev]' >> $(VENV)/pip.log 2>&1 && \
 	$(PIP) --no-deps -r tests/model_packages.txt >> $(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log; exit 1; }
 	@$(BIN)/python -m compileall -q asyncnn
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 	@touch $(READY)
 
 clean:
