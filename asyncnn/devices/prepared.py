@@ -189,19 +189,25 @@ class InProcessPreparedModel(BasePreparedModel):
         self, execution: Request, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         """Launch an execution, and return its end; see `IInProcess.launch`."""
-        if (
-            type(execution) is not Execution
-            or execution.executable is not self._executable
-            or execution.arrays is None
-        ):
+        executable = self._executable
+        if type(execution) is not Execution or execution.executable is not executable:
+            return launched(self, execution, options)
+        arrays, buffers = execution.arrays, execution.buffers
+        use = None if buffers is None else buffers.use(execution)
+        if arrays is None and use is None:
             return launched(self, execution, options)
         if EXECUTION.is_on:
             _report_launch("execute", execution, options.deadline)
         kind = self._kind if active.recorder is None else Traced
         client = calling_client.get()
-        arrays, executable = execution.arrays, self._executable
-        run: Run = made(kind, executable, execution, arrays, options, client)
+        run: Run
+        if use is None:
+            run = made(kind, executable, execution, arrays, options, client)
+        else:
+            run = kind(executable, execution, options, client)
         try:
+            if use is not None:
+                run.claim(use)
             self._scheduler.submit(run)
         except AsyncnnError as error:
             _refused(run, error)
