@@ -74,8 +74,19 @@ ALL_ROOMS_BYTES = ROOM_BYTES * _ROOMS
 _ROOMY_BYTES = 1 << 20
 """Shorter files are copied sooner; there may be many, and a process maps so many."""
 
-_final: WeakKeyDictionary[mmap.mmap, list[int]] = WeakKeyDictionary()
-"""What never changes, with the rooms in front that are free."""
+
+class Final(msgspec.Struct, eq=False):
+    """What is known of pages that never change: the ``rooms`` in front that are free.
+
+    Of pages that were read, ``is_read``, the ``file`` in memory that they are now.
+    """
+
+    rooms: list[int]
+    is_read: bool = False
+    file: Memory | None = None
+
+
+_final: WeakKeyDictionary[mmap.mmap, Final] = WeakKeyDictionary()
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
@@ -143,7 +154,7 @@ def map_pages(span: MappedSpan, seals: int) -> memoryview:
     beginning = span._replace(offset=span.offset - skipped, length=length)
     map_over(pages, beginning, flags, room)
     data = memoryview(pages)[room + skipped : room + length]
-    return finished(pages, data, has_room=bool(room)) if is_final else data
+    return finished(pages, data, bool(room), is_read=False) if is_final else data
 
 
 def new_pages(size: int) -> tuple[mmap.mmap, memoryview]:
@@ -160,11 +171,20 @@ def new_pages(size: int) -> tuple[mmap.mmap, memoryview]:
 
 
 def finished(
-    pages: mmap.mmap, data: memoryview, *, has_room: bool = True
+    pages: mmap.mmap, data: memoryview, has_room: bool = True, *, is_read: bool = True
 ) -> memoryview:
     """Return bytes of pages that nobody is going to write to from now on."""
-    _final[pages] = [*range(_ROOMS)] if has_room else []
+    _final[pages] = Final([*range(_ROOMS * has_room)], is_read)
     return data.toreadonly()
+
+
+def read_pages(data: memoryview) -> Final | None:
+    """Return what is known of `new_pages` that these are all bytes of; else None."""
+    pages = data.obj
+    if not isinstance(pages, mmap.mmap):
+        return None
+    known, size = _final.get(pages), len(pages) - ALL_ROOMS_BYTES - TAIL_BYTES
+    return known if known and known.is_read and len(data) == size else None
 
 
 class Room:
@@ -188,10 +208,10 @@ def room_before(array: NDArray[Any]) -> Room | None:
     owner = owner_of(array)
     if not isinstance(owner, mmap.mmap):
         return None
-    free = _final.get(owner, [])
     try:
+        free = _final[owner].rooms
         number = free.pop()
-    except IndexError:
+    except LookupError:
         return None
     begin = np.frombuffer(owner, np.uint8).ctypes.data
     return Room(free, number, begin, array.ctypes.data)

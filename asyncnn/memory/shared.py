@@ -9,7 +9,6 @@ private mapping is no better, nor is a lock, which others need not ask for.
 import mmap
 import os
 from collections.abc import Iterable
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -31,7 +30,6 @@ from asyncnn.memory.handles import (
 )
 from asyncnn.memory.pages import (
     ALL_ROOMS_BYTES,
-    TAIL_BYTES,
     copy_bytes,
     finished,
     map_over,
@@ -40,6 +38,7 @@ from asyncnn.memory.pages import (
     new_pages,
     os_errors,
     read_into,
+    read_pages,
     write_all,
 )
 from asyncnn.memory.pools import from_buffer, map_file, open_file, owning, view
@@ -87,33 +86,30 @@ def shareable(memory: Memory) -> Memory:
         return memory
     data = view(memory)[: memory.size]
     if data.readonly:
-        pages, rest = data.obj, ALL_ROOMS_BYTES + TAIL_BYTES
-        if (
-            isinstance(pages, mmap.mmap)
-            and pages in _read
-            and len(data) == len(pages) - rest
-        ):
-            return _read[pages] or _moved(pages, data)
-        return final_of([data], len(data))
+        known = read_pages(data)
+        if known is None:
+            return final_of([data], len(data))
+        known.file = known.file or _moved(data)
+        return known.file
     copy = allocate(memory.size)
     view(copy)[:] = data
     return copy
 
 
-def _moved(pages: mmap.mmap, data: memoryview) -> Memory:
+def _moved(data: memoryview) -> Memory:
     """Return a pool of a new file with the bytes of pages, which are its from now on.
 
     Others may read them meanwhile.
     """
+    assert isinstance(data.obj, mmap.mmap)
     with os_errors(f"copy of a pool of {len(data)} bytes", len(data)):
         draft = Descriptor(create_file("asyncnn-constants"))
         for at in range(0, len(data), _MOVED_BYTES):
             part = data[at : at + _MOVED_BYTES]
             write_all(draft.fd, part, at)
             span = MappedSpan(draft.fd, READ, at, len(part))
-            map_over(pages, span, mmap.MAP_PRIVATE, ALL_ROOMS_BYTES + at)
-    pool = _read[pages] = final_pool(draft)
-    return pool
+            map_over(data.obj, span, mmap.MAP_PRIVATE, ALL_ROOMS_BYTES + at)
+    return final_pool(draft)
 
 
 def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryview]:
@@ -140,9 +136,6 @@ _SMALL_BYTES = 1 << 21
 
 _MOVED_BYTES = 1 << 21
 """Bytes that are there twice at a time, while they become a file's."""
-
-_read: WeakKeyDictionary[mmap.mmap, Memory | None] = WeakKeyDictionary()
-"""Pages that were read, of this process, and the file in memory that they are now."""
 
 
 class FileReader:
@@ -222,7 +215,6 @@ class FileReader:
                 pages, data = new_pages(size)
                 done = read_into(data, self._file.fd, 0)
                 data = finished(pages, data)
-                _read[pages] = None
         if done < size:
             raise self._changed()
         self.check_unchanged()

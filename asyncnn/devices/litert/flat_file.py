@@ -30,7 +30,7 @@ The format is `struct`'s, or `REFERENCE`, whose value is a `Place`.
 REFERENCE = "@"
 
 _ALIGNMENT = 16
-_OFFSET_BYTES = 4
+OFFSET_BYTES = 4
 _pack_count = struct.Struct("<I").pack
 
 
@@ -59,12 +59,12 @@ def layout_of(fields: tuple[tuple[int, str], ...]) -> TableLayout:
 
     def size(position: int) -> int:
         form = fields[position][1]
-        return _OFFSET_BYTES if form == REFERENCE else struct.calcsize(f"<{form}")
+        return OFFSET_BYTES if form == REFERENCE else struct.calcsize(f"<{form}")
 
     order = sorted(range(len(fields)), key=size, reverse=True)
     offsets = [0] * (max((slot for slot, _ in fields), default=-1) + 1)
-    alignment = max([_OFFSET_BYTES, *map(size, order[:1])])
-    references, forms, at = [], f"{alignment - _OFFSET_BYTES}x", alignment
+    alignment = max([OFFSET_BYTES, *map(size, order[:1])])
+    references, forms, at = [], f"{alignment - OFFSET_BYTES}x", alignment
     for packed, position in enumerate(order):
         slot, form = fields[position]
         offsets[slot] = at
@@ -152,7 +152,7 @@ class FlatFile:
 
         ``place`` is the table's in ``data``.
         """
-        self._align(0, _OFFSET_BYTES)
+        self._align(0, OFFSET_BYTES)
         place += self._size
         self._put(data)
         return place
@@ -169,10 +169,10 @@ class FlatFile:
         for each in vectors:
             starts.append(len(words))
             words += (len(each), *each)
-        padding = -self._size % _OFFSET_BYTES
+        padding = -self._size % OFFSET_BYTES
         self._parts += (bytes(padding), struct.pack(f"<{len(words)}i", *words))
-        self._size += padding + _OFFSET_BYTES * len(words)
-        return [self._size - _OFFSET_BYTES * start for start in starts]
+        self._size += padding + OFFSET_BYTES * len(words)
+        return [self._size - OFFSET_BYTES * start for start in starts]
 
     def vector(
         self, elements: bytes | memoryview, count: int, alignment: int = 0
@@ -183,9 +183,9 @@ class FlatFile:
         """
         size = len(elements)
         alignment = alignment or size // (count or 1)
-        padding = -(self._size + size) % max(alignment, _OFFSET_BYTES)
+        padding = -(self._size + size) % max(alignment, OFFSET_BYTES)
         self._parts += (bytes(padding), elements, _pack_count(count))
-        self._size += padding + size + _OFFSET_BYTES
+        self._size += padding + size + OFFSET_BYTES
         return self._size
 
     def data(self, array: Array) -> Place:
@@ -198,25 +198,25 @@ class FlatFile:
     def references(self, places: Sequence[Place]) -> Place:
         """Add a vector of references."""
         count = len(places)
-        self._align(count * _OFFSET_BYTES, _OFFSET_BYTES)
-        ends = range(self._size + _OFFSET_BYTES * count, self._size, -_OFFSET_BYTES)
+        self._align(count * OFFSET_BYTES, OFFSET_BYTES)
+        ends = range(self._size + OFFSET_BYTES * count, self._size, -OFFSET_BYTES)
         offsets = [end - place for end, place in zip(ends, places, strict=True)]
         return self.numbers(offsets, "I")
 
     def string(self, text: str) -> Place:
         """Add a string."""
         data = text.encode()
-        return self.vector(data + b"\0", len(data), _OFFSET_BYTES)
+        return self.vector(data + b"\0", len(data), OFFSET_BYTES)
 
     def joined(self, root: Place, identifier: bytes) -> bytes:
         """Return the file, whose root is the table at ``root``.
 
         Its size is a multiple of 16. A place is as many bytes before its end.
         """
-        header = _OFFSET_BYTES + len(identifier)
+        header = OFFSET_BYTES + len(identifier)
         self._align(header, _ALIGNMENT)
         self._put(identifier)
-        place = self._size + _OFFSET_BYTES
+        place = self._size + OFFSET_BYTES
         self._put(struct.pack("<I", place - root))
         return b"".join(reversed(self._parts))
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from asyncnn.devices.litert.cuts import barriers, is_short, last_reads
 from asyncnn.devices.litert.flat_file import (
+    OFFSET_BYTES,
     REFERENCE,
     Field,
     FlatFile,
@@ -97,7 +98,10 @@ def region_file(
     if output_shape is not None:
         shapes |= dict.fromkeys(main.outputs, output_shape)
     wanted = shapes, None if output_shape is not None else speeds
-    room = room_before(np.frombuffer(contents.data, np.uint8))
+    tables = contents.buffers, main.tensors, (main.survey or main).operators
+    whole, room = np.frombuffer(contents.data, np.uint8), None
+    if OFFSET_BYTES * sum(map(len, tables)) < ROOM_BYTES:  # for references alone
+        room = room_before(whole)
     if room is not None and not room.distance % ALIGNMENT:
         file = _Head(contents, is_checked, room).finish(*wanted)
         if len(file.content) <= ROOM_BYTES:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import pytest
 import asyncnn
 from asyncnn.devices.litert import region_parts
 from asyncnn.devices.litert.engine import load_engine
+from asyncnn.devices.litert.flat_file import FlatFile
 from asyncnn.devices.litert.region_kernels import LiteRtRegions
 from asyncnn.engine import Program
 from asyncnn.engine.job import Job
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.extensions import Extensions
-from asyncnn.memory.pages import room_before
+from asyncnn.memory.pages import ROOM_BYTES, room_before
 from asyncnn.memory.pools import from_buffer, view
+from asyncnn.memory.shared import shareable
 from asyncnn.pacing import Pause, TimedPause
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
@@ -187,6 +190,28 @@ def test_heads_that_find_no_room_in_front_of_a_file_have_it_behind_them(
             np.testing.assert_array_equal(out, wanted)
         del kept, program, plan, execution
         gc.collect()
+
+
+def test_heads_longer_than_room_are_written_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = [f32(4) for _ in range(8300)]
+    operators = [Op("NEG", [one], [other]) for one, other in pairwise(values)]
+    data = write(operators, values[:1], values[-1:]) + bytes(1 << 20)
+    file = shareable(from_buffer(data))
+    assert room_before(np.frombuffer(view(file), np.uint8)) is not None
+    sizes = list[int]()
+    joined = FlatFile.joined
+
+    def see(*arguments: Any) -> bytes:
+        head = joined(*arguments)
+        sizes.append(len(head))
+        return head
+
+    monkeypatch.setattr(FlatFile, "joined", see)
+    planned(region_of_tflite(file))
+    assert len(sizes) == 1
+    assert sizes[0] > ROOM_BYTES
 
 
 def test_a_run_goes_on_where_it_was_paused() -> None:
