@@ -379,6 +379,7 @@ class _Errands:
                 errand.drop()  # here: to close what it has opened may hang, too
             else:
                 errand.notify()
+            del errand  # what it has brought may go while the thread waits
 
     def _next(self) -> _Errand[Any] | None:
         with self._lock:
