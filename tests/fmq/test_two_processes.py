@@ -99,7 +99,12 @@ class TwoProcesses(RuleBasedStateMachine):
     ("packets", "of_a_stream"),
     [
         pytest.param(2_000, 400, id="some"),
-        pytest.param(200_000, 4_000, id="many", marks=pytest.mark.exhaustive),
+        pytest.param(
+            200_000,
+            4_000,
+            id="many",
+            marks=[pytest.mark.exhaustive, pytest.mark.no_cover],
+        ),
     ],
 )
 def test_any_streams_both_ways_arrive_as_they_were_sent(

@@ -80,7 +80,7 @@ def sample(version: HalVersion) -> str:
 @pytest.mark.parametrize(
     ("specs", "count"),
     [
-        pytest.param(slice(None, None, 20), len(PATHS), id="some"),
+        pytest.param(slice(None, None, 20), 2, id="some"),
         pytest.param(
             slice(None),
             1,
@@ -94,8 +94,8 @@ async def test_vectors_of_its_version_pass_on_every_path(
 ) -> None:
     """What the version has not is not offered, and the rest is as on any device.
 
-    Of all, each takes one path: what carries a path in a version knows of no
-    operations, and `test_vts` has all cases on all paths.
+    Of all, each takes one path, and of some, two: what carries a path in a version
+    knows of no operations, and `test_vts` has all cases on all paths.
     """
     cases = [c for spec in find_specs(shared / "vts")[specs] for c in load_cases(spec)]
     passed: Counter[str] = Counter()
@@ -114,7 +114,7 @@ async def test_vectors_of_its_version_pass_on_every_path(
                 assert not problems, (case.name, path)
                 passed[path] += 1
     assert passed.keys() == set(PATHS)
-    assert min(passed.values()) >= 10
+    assert min(passed.values()) >= 3
 
 
 @pytest.mark.parametrize("version", OLDER, ids=lambda version: version.title)
