@@ -30,7 +30,8 @@ def body_of(node: OnnxNode, own: Any | None) -> Any | None:
         version = max((v for v in versions if v <= node.opset), default=None)
         if version is None:
             return None
-        types = [_type(onnx, value).SerializeToString() for value in _inputs(node)]
+        given = node.given_inputs[: len(node.proto.input)]
+        types = [_type(onnx, value).SerializeToString() for value in given]
         text = schema.get_context_dependent_function_with_opset_version(
             version, node.proto.SerializeToString(), types
         )
@@ -50,13 +51,6 @@ def is_function(name: str) -> bool:
         return False
     schema = defs.get_schema(name)
     return bool(schema.has_function or schema.has_context_dependent_function)
-
-
-def _inputs(node: OnnxNode) -> list[Value | None]:
-    return [
-        node.input(index) if node.has(index) else None
-        for index in range(len(node.proto.input))
-    ]
 
 
 def _type(onnx: Any, value: Value | None) -> Any:

@@ -35,7 +35,7 @@ class OnnxNode(CountsAxes):
     """A node with the values of its inputs; ``opset`` is its domain's.
 
     ``name`` is its operator's, ``scope`` are all values that are known by name
-    where it stands.
+    where it stands, ``given_inputs`` has None for those that are left out.
     """
 
     def __init__(
@@ -53,38 +53,34 @@ class OnnxNode(CountsAxes):
         self.scope = scope
         self.reader: TensorReader | None = None
         self.run_graph: Callable[[Any, Sequence[Value]], list[Value]] | None = None
-        self._inputs = inputs
+        self.given_inputs = inputs
         self._attributes = {found.name: found for found in proto.attribute}
 
     def has(self, index: int) -> bool:
         """Return whether input ``index`` is there and not left out."""
-        return index < len(self._inputs) and self._inputs[index] is not None
+        return index < len(self.given_inputs) and self.given_inputs[index] is not None
 
     def input(self, index: int) -> Value:
         """Return input ``index``.
 
         :raises InvalidArgumentError: if it is left out.
         """
-        found = self._inputs[index] if index < len(self._inputs) else None
+        found = self.given_inputs[index] if index < len(self.given_inputs) else None
         if found is None:
             raise InvalidArgumentError(f"input {index} is missing")
         return found
 
-    @property
-    def given_inputs(self) -> Sequence[Value | None]:
-        """All inputs, None for those that are left out."""
-        return self._inputs
-
     def take(self, index: int, value: Value) -> None:
         """Read another value as input ``index``."""
-        self._inputs = [*self._inputs[:index], value, *self._inputs[index + 1 :]]
+        given = self.given_inputs
+        self.given_inputs = [*given[:index], value, *given[index + 1 :]]
 
     def inputs(self) -> list[Value]:
         """Return all inputs.
 
         :raises InvalidArgumentError: if one is left out.
         """
-        return [self.input(index) for index in range(len(self._inputs))]
+        return [self.input(index) for index in range(len(self.given_inputs))]
 
     @property
     def output_count(self) -> int:

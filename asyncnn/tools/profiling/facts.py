@@ -12,6 +12,7 @@ from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.kernels import registry
+from asyncnn.kernels.numerics import same_quantization
 
 _CODES = QUANT8_TYPES | {
     OperandType.TENSOR_QUANT16_ASYMM,
@@ -123,17 +124,13 @@ def rounding_of(operation: BoundOperation, *, by_engine: bool) -> str:
     ]
     family = registry.family_of(operation.type)
     is_moving = operation.type in _MOVING or family in _MOVING_FAMILIES
-    if is_moving and all(_is_alike(each, output) for each in read):
+    if is_moving and all(same_quantization(each, output) for each in read):
         return "none"
     if by_engine:
         return "once, to even"
     if operation.type in _RECURRENT:
         return "each step"
     return "twice" if operation.type in _TWICE else "once, away"
-
-
-def _is_alike(first: BoundOperand, second: BoundOperand) -> bool:
-    return (first.scale, first.zero_point) == (second.scale, second.zero_point)
 
 
 def kernel_of(step: Step) -> str:
