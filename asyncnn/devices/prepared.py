@@ -118,7 +118,7 @@ class InProcessPreparedModel(BasePreparedModel):
         )
         self._executable.cost = factor
         if preference is ExecutionPreference.FAST_SINGLE_ANSWER:
-            threads = min(settings.most_threads, scheduler.count)
+            threads = min(settings.most_threads, scheduler.lanes)
             if threads > 1 and program.has_engine:
                 spreading = Spreading(
                     program, threads, device.releaser.advance_on_thread

@@ -128,6 +128,11 @@ class Scheduler(Lanes):
         """Whether work waits or runs here; from any thread, a moment late."""
         return bool(self.open) and self.refusal is not _inherited
 
+    @property
+    def lanes(self) -> int:
+        """Number of threads there may be."""
+        return self.count
+
     def submit(self, work: Work) -> bool:
         """Accept ``work``: from here on it will be finished exactly once.
 
