@@ -1,4 +1,4 @@
-"""What all engines have in common: when a compiled graph may run, and when not.
+"""What all engines have in common: their libraries, and when a compiled graph may run.
 
 A graph runs once at a time, and is freed by nobody but the one who makes sure that it
 does not run: freeing it in the middle ends the process. So `CompiledGraph.close` leaves
@@ -10,6 +10,7 @@ workspace, and for each number of threads.
 """
 
 import atexit
+import ctypes
 import logging
 import math
 import os
@@ -17,9 +18,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
@@ -31,6 +33,7 @@ from asyncnn.hal.errors import (
     DeviceClosedError,
     GeneralFailureError,
     InvalidArgumentError,
+    shortage_of,
 )
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.kernels.kernel import (
@@ -50,6 +53,71 @@ _KEPT = 2
 
 LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for runs that it has interrupted."""
+
+
+class CApiUnavailableError(Exception):
+    """The C API of an engine cannot be used, and why."""
+
+
+class EngineLibrary(ABC):
+    """A shared library of an engine: its functions return a status, 0 if they work.
+
+    ``title`` is what stands before their names in messages. ctypes lets go of the
+    interpreter lock while a function runs.
+
+    :raises CApiUnavailableError: if it is not there.
+    :raises OSError: if memory or descriptors have run out.
+    """
+
+    title: ClassVar[str]
+    _functions: Mapping[str, Any]
+
+    def __init__(self, path: Path) -> None:
+        self._is_forked = False
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            if shortage_of(error) is not None:
+                raise
+            raise CApiUnavailableError(f"{path} cannot be loaded: {error}") from error
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function.
+
+        :raises GeneralFailureError: if it fails.
+        :raises ResourceExhaustedError: if it does for want of memory.
+        """
+        status = self._functions[name](*arguments)
+        if status:
+            raise self.failure(name, status)
+
+    def create(self, name: str, *arguments: Any) -> int:
+        """Call a function that hands an object over, and return the object.
+
+        :raises AsyncnnError: if it fails.
+        """
+        made = ctypes.c_void_p()
+        self.call(name, *arguments, ctypes.byref(made))
+        if not made.value:
+            raise GeneralFailureError(f"{self.title}{name} has made nothing")
+        return made.value
+
+    def number(self, name: str, *arguments: Any) -> int:
+        """Call a function that returns a number by an argument, and return it.
+
+        :raises AsyncnnError: if it fails.
+        """
+        number = ctypes.c_size_t()
+        self.call(name, *arguments, ctypes.byref(number))
+        return number.value
+
+    def disown(self) -> None:
+        """Free nothing from now on: this is a child of the process that made it."""
+        self._is_forked = True
+
+    @abstractmethod
+    def failure(self, name: str, status: int) -> AsyncnnError:
+        """Return the error for a status that a function has returned."""
 
 
 class NoElementsError(GeneralFailureError):

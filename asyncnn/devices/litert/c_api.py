@@ -12,22 +12,16 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_int, c_int64, c_size_t
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_int, c_int64, c_size_t
 from ctypes import c_void_p as handle
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    failure_of,
-    shortage_of,
-)
+from asyncnn.devices.compiled_graph import CApiUnavailableError, EngineLibrary
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, failure_of
 from asyncnn.interpreter_hooks import disown_in_children
 
 MOST_DIMENSIONS = 8
-
-Status: TypeAlias = int
 
 _CPU = 1
 _OPTION_ACCELERATORS, _OPTION_SEVERITY = 24, 25
@@ -51,10 +45,6 @@ _STATUSES = {
     501: "invalid flatbuffer",
     504: "compilation failed",
 }
-
-
-class CApiUnavailableError(Exception):
-    """The C API cannot be used, and why."""
 
 
 class _Any(Structure):
@@ -138,21 +128,18 @@ _DESTROYING = (
 )
 
 
-class LiteRtLibrary:
+class LiteRtLibrary(EngineLibrary):
     """The shared library: its functions, and a process's one environment in it.
 
     :raises CApiUnavailableError: if it is not there, or lacks a function.
     :raises OSError: if memory or descriptors have run out.
     """
 
+    title = "LiteRt"
+
     def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.path = path
-        try:
-            self._library = ctypes.CDLL(str(path))
-        except OSError as error:
-            if shortage_of(error) is not None:
-                raise
-            raise CApiUnavailableError(f"{path} cannot be loaded: {error}") from error
         self._c = ctypes.CDLL(None)
         self._functions = {
             name: self._declare(name, c_int, types) for name, types in _CHECKED.items()
@@ -166,7 +153,6 @@ class LiteRtLibrary:
         # Once: a function that was cast refers to itself.
         self._freeing = ctypes.cast(self._c["free"], handle)
         self.environment = self._create_environment()
-        self._is_forked = False
         disown_in_children(self)
 
     def _declare(self, name: str, result: Any, types: Sequence[Any]) -> Any:
@@ -184,43 +170,20 @@ class LiteRtLibrary:
         function.restype, function.argtypes = result, types
         return function
 
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call ``LiteRt<name>``.
-
-        :raises GeneralFailureError: if it fails.
-        """
-        status = self._functions[name](*arguments)
-        if status:
-            raise failure(name, status)
-
-    def create(self, name: str, *arguments: Any) -> int:
-        """Call a function that hands an object over, and return the object.
-
-        :raises GeneralFailureError: if it fails.
-        """
-        made = handle()
-        self.call(name, *arguments, byref(made))
-        if not made.value:
-            raise GeneralFailureError(f"LiteRt{name} has made nothing")
-        return made.value
-
-    def number(self, name: str, *arguments: Any) -> int:
-        """Call a function that returns a number by an argument, and return it.
-
-        :raises GeneralFailureError: if it fails.
-        """
-        number = c_size_t()
-        self.call(name, *arguments, byref(number))
-        return number.value
-
     def destroy(self, kind: str, made: int) -> None:
         """Give an object back, unless this is a forked child: it is its parent's."""
         if not self._is_forked:
             self._destroying[f"Destroy{kind}"](made)
 
-    def disown(self) -> None:
-        """Destroy nothing from now on: this is a child of the process that made it."""
-        self._is_forked = True
+    def failure(self, name: str, status: int, errors: str = "") -> AsyncnnError:
+        """Return the error for a status that ``LiteRt<name>`` has returned."""
+        meaning = _STATUSES.get(status, "unknown")
+        message = f"LiteRt{name} failed: {meaning} (status {status})"
+        if errors:
+            message = f"{message}: {errors}"
+        if status == _NO_MEMORY:
+            return failure_of(MemoryError(message))
+        return GeneralFailureError(message)
 
     def cancellation_function(self) -> int:
         """Return the address of strlen, which is true of memory that begins with 1.
@@ -286,17 +249,6 @@ class LiteRtLibrary:
             return self.create("CreateEnvironment", len(options), options)
         except GeneralFailureError as error:
             raise CApiUnavailableError(str(error)) from error
-
-
-def failure(name: str, status: Status, errors: str = "") -> AsyncnnError:
-    """Return the error for a status that ``LiteRt<name>`` has returned."""
-    meaning = _STATUSES.get(status, "unknown")
-    message = f"LiteRt{name} failed: {meaning} (status {status})"
-    if errors:
-        message = f"{message}: {errors}"
-    if status == _NO_MEMORY:
-        return failure_of(MemoryError(message))
-    return GeneralFailureError(message)
 
 
 _speaking = threading.Lock()

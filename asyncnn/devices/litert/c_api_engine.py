@@ -23,7 +23,6 @@ from asyncnn.devices.litert.c_api import (
     LiteRtLibrary,
     TensorLayout,
     TensorType,
-    failure,
 )
 from asyncnn.devices.litert.graph_file import (
     Engine,
@@ -195,7 +194,7 @@ class CApiGraph(JobSegment, CompiledGraph):
             self._library.forget_errors_of(self._compiled)
             return
         errors = self._library.errors_of(self._compiled)
-        raise failure("RunCompiledModel", status, errors)
+        raise self._library.failure("RunCompiledModel", status, errors)
 
     def _free(self) -> None:
         self.forget()

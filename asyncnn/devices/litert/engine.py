@@ -13,8 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from asyncnn.devices.compiled_graph import Array, CompiledGraph, CompiledTensor
-from asyncnn.devices.litert.c_api import CApiUnavailableError
+from asyncnn.devices.compiled_graph import (
+    Array,
+    CApiUnavailableError,
+    CompiledGraph,
+    CompiledTensor,
+)
 from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.graph_file import Engine
 from asyncnn.devices.litert.public_interpreter import InterpreterEngine

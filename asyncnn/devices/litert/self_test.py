@@ -15,9 +15,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from asyncnn.devices.compiled_graph import Array, CompiledGraph
+from asyncnn.devices.compiled_graph import Array, CApiUnavailableError, CompiledGraph
 from asyncnn.devices.engine_verdicts import TrialError, Tried, require, trying
-from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.engine.costs import USUAL, Speeds

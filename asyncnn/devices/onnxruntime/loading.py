@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from asyncnn.devices.compiled_graph import CApiUnavailableError
 from asyncnn.devices.engine_verdicts import Tried
 from asyncnn.devices.onnxruntime import KNOWN_HINT, PACKAGE, found
 from asyncnn.devices.onnxruntime.providers import ExecutionProvider
-from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
+from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 
@@ -81,9 +82,9 @@ def _tried(reason_against: Callable[[], str], what: str, hint: str) -> Iterator[
     try:
         reason = reason_against()
         if reason:
-            raise RuntimeApiError(reason)
+            raise CApiUnavailableError(reason)
         yield
-    except (RuntimeApiError, OSError) as error:
+    except (CApiUnavailableError, OSError) as error:
         if shortage_of(error) is not None:
             raise failure_of(error, f"{what} cannot be loaded") from error
         raise EngineUnavailableError(

@@ -18,6 +18,7 @@ from ctypes import c_void_p as handle
 from pathlib import Path
 from typing import Any, Final, Self
 
+from asyncnn.devices.compiled_graph import CApiUnavailableError, EngineLibrary
 from asyncnn.devices.onnxruntime.providers import (
     NO_PROVIDERS,
     SUFFIX,
@@ -30,7 +31,6 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     failure_of,
     in_one_line,
-    shortage_of,
 )
 from asyncnn.interpreter_hooks import disown_in_children
 
@@ -139,33 +139,28 @@ def _without_telemetry() -> Iterator[None]:
             os.environ[_NO_TELEMETRY] = before
 
 
-class RuntimeApiError(Exception):
-    """The C API cannot be used, and why."""
-
-
-class OnnxRuntimeLibrary:
+class OnnxRuntimeLibrary(EngineLibrary):
     """The shared library: its functions, and a process's one environment in it.
 
-    :raises RuntimeApiError: if it is not there, or serves no table of `API_VERSION`.
+    :raises CApiUnavailableError: if it is not there, or has no table of `API_VERSION`.
     :raises OSError: if memory or descriptors have run out.
     """
 
+    title = "ONNX Runtime's "
+
     def __init__(self, path: Path) -> None:
+        super().__init__(path)
         try:
-            library = ctypes.CDLL(str(path))
-            base = library.OrtGetApiBase
-        except OSError as error:
-            if shortage_of(error) is not None:
-                raise
-            raise RuntimeApiError(f"{path} cannot be loaded: {error}") from error
+            base = self._library.OrtGetApiBase
         except AttributeError as error:
-            raise RuntimeApiError(f"{path} is not ONNX Runtime") from error
+            raise CApiUnavailableError(f"{path} is not ONNX Runtime") from error
         base.restype, base.argtypes = POINTER(handle), ()
         get_api = ctypes.CFUNCTYPE(POINTER(handle), ctypes.c_uint32)(base()[0])
         table = get_api(API_VERSION)
         if not table:
-            raise RuntimeApiError(f"{path} serves no version {API_VERSION} of its API")
-        self._library = library
+            raise CApiUnavailableError(
+                f"{path} serves no version {API_VERSION} of its API"
+            )
         self._addresses = {
             name: table[place] or 0 for name, (place, _) in _CHECKED.items()
         }
@@ -179,7 +174,6 @@ class OnnxRuntimeLibrary:
         }
         self._message = ctypes.CFUNCTYPE(c_char_p, handle)(table[_MESSAGE])
         self.has_shape: Final = ctypes.CFUNCTYPE(c_bool, handle)(table[_HAS_SHAPE])
-        self._is_forked = False
         self.provider: ExecutionProvider | None = None
         try:
             with _without_telemetry():
@@ -188,7 +182,7 @@ class OnnxRuntimeLibrary:
             self.memory: Final = self.create("CreateCpuMemoryInfo", 0, 0)
             self._allocator = self.create("GetAllocatorWithDefaultOptions")
         except GeneralFailureError as error:
-            raise RuntimeApiError(str(error)) from error
+            raise CApiUnavailableError(str(error)) from error
         disown_in_children(self)
 
     def address(self, name: str) -> int:
@@ -198,36 +192,6 @@ class OnnxRuntimeLibrary:
     def release_address(self, kind: str) -> int:
         """Return where the function is that gives objects of a kind back."""
         return ctypes.cast(self._releasing[kind], ctypes.c_void_p).value or 0
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call a function.
-
-        :raises GeneralFailureError: if it fails.
-        :raises ResourceExhaustedError: if it does for want of memory.
-        """
-        status = self._functions[name](*arguments)
-        if status:
-            raise self.failure(name, status)
-
-    def create(self, name: str, *arguments: Any) -> int:
-        """Call a function that hands an object over, and return the object.
-
-        :raises AsyncnnError: if it fails.
-        """
-        made = handle()
-        self.call(name, *arguments, byref(made))
-        if not made.value:
-            raise GeneralFailureError(f"ONNX Runtime's {name} has made nothing")
-        return made.value
-
-    def number(self, name: str, *arguments: Any) -> int:
-        """Call a function that returns a number by an argument, and return it.
-
-        :raises AsyncnnError: if it fails.
-        """
-        number = c_size_t()
-        self.call(name, *arguments, byref(number))
-        return number.value
 
     def text(self, name: str, *arguments: Any) -> bytes:
         """Call a function that returns a name by an argument, and return it.
@@ -255,10 +219,6 @@ class OnnxRuntimeLibrary:
         """Give an object back, unless this is a forked child: it is its parent's."""
         if not self._is_forked:
             self._releasing[kind](made)
-
-    def disown(self) -> None:
-        """Release nothing from now on: this is a child of the process that made it."""
-        self._is_forked = True
 
     def failure(self, name: str, status: int) -> AsyncnnError:
         """Return the error for a status that a function has returned, and release it.

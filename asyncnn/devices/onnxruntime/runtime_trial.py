@@ -14,9 +14,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from asyncnn.devices.compiled_graph import CApiUnavailableError
 from asyncnn.devices.engine_verdicts import require, trying
 from asyncnn.devices.onnxruntime.providers import ExecutionProvider
-from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
+from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
 from asyncnn.extensions.protobuf import encoded, message
 from asyncnn.extensions.regions import DECLARED, ONNX
@@ -73,7 +74,7 @@ class _RuntimeTrial:
     """The test itself, in a process that it may end, of the CPU or of a provider.
 
     :raises TrialError: if something is not as it should be.
-    :raises RuntimeApiError: if the library cannot even be loaded.
+    :raises CApiUnavailableError: if the library cannot even be loaded.
     """
 
     def __init__(self, library: Path, provider: ExecutionProvider | None) -> None:
@@ -190,7 +191,9 @@ def main(library: str, version: str) -> int:
     """Run the test; see `trying`."""
     given = version.partition(" ")[2] or "null"
     provider = msgspec.json.decode(given, type=ExecutionProvider | None)
-    return trying(lambda: _RuntimeTrial(Path(library), provider).run(), RuntimeApiError)
+    return trying(
+        lambda: _RuntimeTrial(Path(library), provider).run(), CApiUnavailableError
+    )
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncnn.devices.compiled_graph import CApiUnavailableError
 from asyncnn.devices.litert import engine as engines
-from asyncnn.devices.litert.c_api import CApiUnavailableError, LiteRtLibrary
+from asyncnn.devices.litert.c_api import LiteRtLibrary
 from asyncnn.devices.litert.c_api_engine import CApiEngine, CApiGraph
 from asyncnn.devices.litert.chain_model import Chain
 from asyncnn.devices.litert.engine import Array, Engine

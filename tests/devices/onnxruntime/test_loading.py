@@ -10,8 +10,9 @@ import pytest
 
 from asyncnn import open_device
 from asyncnn.devices import engine_verdicts, onnxruntime
+from asyncnn.devices.compiled_graph import CApiUnavailableError
 from asyncnn.devices.onnxruntime import loading, runtime_trial
-from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
+from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.session_graphs import _SessionGraph
 from asyncnn.hal.errors import EngineUnavailableError
 
@@ -61,12 +62,12 @@ def test_what_is_no_such_library_is_refused(
     path = tmp_path / "libonnxruntime.so.1"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(RuntimeApiError, match="cannot be loaded"):
+    with pytest.raises(CApiUnavailableError, match="cannot be loaded"):
         OnnxRuntimeLibrary(path)
 
 
 def test_another_library_is_none() -> None:
-    with pytest.raises(RuntimeApiError, match="is not ONNX Runtime"):
+    with pytest.raises(CApiUnavailableError, match="is not ONNX Runtime"):
         OnnxRuntimeLibrary(Path("libc.so.6"))
 
 
