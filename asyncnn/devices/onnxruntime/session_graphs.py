@@ -218,20 +218,17 @@ class _OpenKernel(GraphKernel):
         operands = _operands_of(operation, session)
         self.reads = tuple(range(1, len(operation.inputs)))
         self.is_foreseeable = not session.traits.may_loop
-        for place, port, operand in zip(
-            self.reads, session.inputs, operands, strict=True
-        ):
+        given = zip(self.reads, session.inputs, operands, strict=True)
+        for place, port, operand in given:
             if operand is not None:
                 port.check_type(f"input {place}", operand)
         results = zip(session.outputs, operation.outputs, strict=True)
         for number, (port, operand) in enumerate(results):
             port.check_type(f"output {number}", operand)
 
-        def graph_on(session: RegionSession) -> CompiledGraph:
-            return _OpenGraph(library, session)
-
         super().__init__(
-            lambda threads: graph_on(sessions.of(operation, threads)), graph_on(session)
+            lambda threads: _OpenGraph(library, sessions.of(operation, threads)),
+            _OpenGraph(library, session),
         )
 
 
@@ -284,13 +281,12 @@ class _SessionGraph(JobSegment, CompiledGraph):
         self._library, self._learnt = library, session.learnt
         self._expected_for = expected_for
         constants = signature.constants
-        ports = [argument.port for argument in signature.inputs]
-        ports += [argument.port for argument, _ in constants]
+        named = *signature.inputs, *[argument for argument, _ in constants]
         self._constants = Values(library)
         for argument, array in constants:
             about = argument.nbytes, argument.shape, argument.port.element_type
             self._constants.add(address_of(array), *about)
-        call = _SessionCall(library, session, [port.name for port in ports])
+        call = _SessionCall(library, session, [each.port.name for each in named])
         # The constants lie there.
         self._kept: object = call, [array for _, array in constants]
         self._options = call.options  # there may be a late word to these
@@ -377,8 +373,7 @@ class _OpenGraph(PythonSegment, CompiledGraph):
                 raise InvalidArgumentError(f"input {place} of a region is omitted")
             shape = port.fitting(f"input {place}", array.shape)
             _check_elements(session, place, port, shape)
-            about = address_of(array), array.nbytes, shape, port.element_type
-            values.add(*about)
+            values.add(address_of(array), array.nbytes, shape, port.element_type)
         # The words of the call are addresses: what they are of has to last.
         given = words_of([*values.made, *session.tables.values()])
         made = words_of([0] * len(session.outputs))
