@@ -4,10 +4,10 @@ A segment is a run of steps of a plan (`asyncnn.engine.delegation`). Each of its
 operations is written in TFLite, the format that LiteRT takes, and LiteRT computes them
 all at once. Nothing here imports LiteRT before it is needed to run a graph.
 
-`claims`
-    says whether an operation, whose shapes are known, is computed there
+`refusal`
+    says why an operation is not computed there
 
-`claims` and `write_graph` follow one table of rules, in which operations of the HAL
+It and `write_graph` follow one table of rules, in which operations of the HAL
 have functions that write them: an operation is claimed exactly if its function can
 write it. `docs/accelerated.md` shows the table. The files, from below:
 
@@ -37,14 +37,14 @@ so limits of scales, strides and sizes are part of the rules.
 
 >>> import numpy as np
 >>> from asyncnn import OperandType, OperationType
->>> from asyncnn.devices.litert import claims, refusal, write_graph
+>>> from asyncnn.devices.litert import refusal, write_graph
 >>> from asyncnn.engine.delegation import Segment
 >>> from asyncnn.engine.plan import Step
 >>> from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
 >>> x = BoundOperand(OperandType.TENSOR_FLOAT32, (2, 3))
 >>> tanh = BoundOperation(OperationType.TANH, (x,), (x,))
->>> claims(tanh)
-True
+>>> refusal(tanh)
+''
 >>> file = write_graph(Segment((Step(0, tanh, (0,), (1,), None),), (0,), (1,)))
 >>> file[4:8]
 b'TFL3'
@@ -55,7 +55,18 @@ Errors are `GeneralFailureError`, as a segment that cannot be written is a fault
 has put it together; it never is one of the model.
 """
 
-from asyncnn.devices.litert.claims import claims, refusal
-from asyncnn.devices.litert.writer import write_graph
+from typing import TYPE_CHECKING
 
-__all__ = ("claims", "refusal", "write_graph")
+from asyncnn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from asyncnn.devices.litert.claims import refusal as refusal
+    from asyncnn.devices.litert.writer import write_graph as write_graph
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "asyncnn.devices.litert.claims": "refusal",
+            "asyncnn.devices.litert.writer": "write_graph",
+        },
+    )
