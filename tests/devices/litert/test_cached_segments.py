@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.devices.litert import delegate as delegates
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import Engine
 from asyncnn.engine import PlanExecution, Program
@@ -45,8 +44,8 @@ def nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise AssertionError("something is written")
 
     with monkeypatch.context() as patch:
-        for name in ("written", "write_file"):
-            patch.setattr(delegates, name, fail)
+        for name in ("claims.written", "writer.write_file"):
+            patch.setattr(f"asyncnn.devices.litert.{name}", fail)
         yield
 
 
