@@ -4,12 +4,10 @@ A segment is a run of steps of a plan (`asyncnn.engine.delegation`). Each of its
 operations is written in TFLite, the format that LiteRT takes, and LiteRT computes them
 all at once. Nothing here imports LiteRT before it is needed to run a graph.
 
-`refusal`
-    says why an operation is not computed there
-
-It and `write_graph` follow one table of rules, in which operations of the HAL
-have functions that write them: an operation is claimed exactly if its function can
-write it. `docs/accelerated.md` shows the table. The files, from below:
+`refusal` says why an operation is not computed there. It and `write_graph` follow one
+table of rules, in which operations of the HAL have functions that write them: an
+operation is claimed exactly if its function can write it. `docs/accelerated.md` shows
+the table. The files, from below:
 
 `tflite_graph.py`
     tensors, constants and operators of a graph
@@ -31,9 +29,8 @@ write it. `docs/accelerated.md` shows the table. The files, from below:
 `region_kernels.py`, `region_file.py`
     files of others, as one operation: checked, with a head in front of them
 
-No operation is claimed that
-could make LiteRT end the process, which it does on some graphs that it cannot compute:
-so limits of scales, strides and sizes are part of the rules.
+No operation is claimed that could make LiteRT end the process, as some graphs do that
+it cannot compute: so limits of scales, strides and sizes are part of the rules.
 
 >>> import numpy as np
 >>> from asyncnn import OperandType, OperationType
@@ -64,9 +61,5 @@ if TYPE_CHECKING:
     from asyncnn.devices.litert.writer import write_graph as write_graph
 else:
     __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "asyncnn.devices.litert.claims": "refusal",
-            "asyncnn.devices.litert.writer": "write_graph",
-        },
+        __name__, {f"{__name__}.claims": "refusal", f"{__name__}.writer": "write_graph"}
     )

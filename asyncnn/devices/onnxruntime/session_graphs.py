@@ -335,17 +335,13 @@ class _SessionGraph(JobSegment, CompiledGraph):
 
 
 class _OpenGraph(PythonSegment, CompiledGraph):
-    """A region on a session, for inputs of any lengths, one run at a time.
-
-    ONNX Runtime allocates the outputs.
-    """
+    """A region on a session for any lengths; ONNX Runtime allocates outputs."""
 
     def __init__(self, library: OnnxRuntimeLibrary, session: RegionSession) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
         self._library = library
-        self._call = call = _SessionCall(
-            library, session, [port.name for port in session.inputs]
-        )
+        names = [port.name for port in session.inputs]
+        self._call = call = _SessionCall(library, session, names)
         CompiledGraph.__init__(self)
         address, stop_by = library.address("Run"), call.options.stop_calls()
         PythonSegment.__init__(self, address, self._flag, (), (), stop_by)
