@@ -120,7 +120,7 @@ async def scene(settings: FrameworkSettings = FULL) -> AsyncIterator[Scene]:
 
 @pytest.mark.parametrize("settings", [FULL, PARTIAL], ids=["full", "partial"])
 @pytest.mark.parametrize("order", ["before", "killed", "known"])
-@pytest.mark.parametrize("attempt", range(6))
+@pytest.mark.parametrize("attempt", range(12))
 async def test_what_waits_for_a_run_that_falls_back_waits_on(
     attempt: int, order: str, settings: FrameworkSettings
 ) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.metadata
-import random
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -78,25 +77,20 @@ def sample(version: HalVersion) -> str:
 
 @pytest.mark.parametrize("version", OLDER, ids=lambda version: version.title)
 @pytest.mark.parametrize(
-    ("specs", "count"),
+    "specs",
     [
-        pytest.param(slice(None, None, 20), 2, id="some"),
+        pytest.param(slice(None, None, 20), id="some"),
         pytest.param(
             slice(None),
-            1,
             id="all",
             marks=[pytest.mark.exhaustive, pytest.mark.timeout(600)],
         ),
     ],
 )
 async def test_vectors_of_its_version_pass_on_every_path(
-    shared: Path, version: HalVersion, specs: slice, count: int
+    shared: Path, version: HalVersion, specs: slice
 ) -> None:
-    """What the version has not is not offered, and the rest is as on any device.
-
-    Of all, each takes one path, and of some, two: what carries a path in a version
-    knows of no operations, and `test_vts` has all cases on all paths.
-    """
+    """What the version has not is not offered, and the rest is as on any device."""
     cases = [c for spec in find_specs(shared / "vts")[specs] for c in load_cases(spec)]
     passed: Counter[str] = Counter()
     async with asyncnn.open_device(sample(version)) as device:
@@ -106,7 +100,7 @@ async def test_vectors_of_its_version_pass_on_every_path(
             if not compliant_with(case.model, version):
                 assert status is not NONE or not all(supports)
                 continue
-            for path in random.Random(f"{version} {case.name}").sample([*PATHS], count):
+            for path in PATHS:
                 try:
                     problems = await judge(case, by_caller, path, version)
                 except NotCarriedError:
@@ -114,7 +108,7 @@ async def test_vectors_of_its_version_pass_on_every_path(
                 assert not problems, (case.name, path)
                 passed[path] += 1
     assert passed.keys() == set(PATHS)
-    assert min(passed.values()) >= 3
+    assert min(passed.values()) >= 10
 
 
 @pytest.mark.parametrize("version", OLDER, ids=lambda version: version.title)

@@ -22,13 +22,11 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory.pools import from_buffer
-from asyncnn.service import RemoteDevice
 from asyncnn.tools.conformance.judging import compare
 from asyncnn.tools.conformance.suite import CTS_ONLY
 from asyncnn.tools.conformance.vectors import Case, find_specs, load_cases
 from tests.devices.domains import NONE, Buffer, allocated, role
 from tests.places import PLACES, placed
-from tests.tools.conformance.test_mutations import of_all
 
 EMPTY = from_buffer(bytearray(1))
 REFUSED = "the model was refused"
@@ -119,9 +117,7 @@ async def test_vectors_pass_in_buffers(
     shared: Path, device: IDevice, every: int
 ) -> None:
     failed: dict[str, list[str]] = {}
-    specs = find_specs(shared / "vts")[::every]
-    # A driver does what the device does here; what is added is the way there.
-    for spec in of_all(specs) if isinstance(device, RemoteDevice) else specs:
+    for spec in find_specs(shared / "vts")[::every]:
         for case in load_cases(spec):
             found = await problems(device, case)
             # Only what the client library alone has to take may be refused.
