@@ -46,9 +46,6 @@ PATIENCE_S = 5.0
 
 _LOOK_S = 0.005
 
-_LINGER_S = 0.5
-"""For which one thread waits for another errand: files are loaded one by one."""
-
 _KINDS = {
     stat.S_IFDIR: "a directory, not a file",
     stat.S_IFIFO: "a FIFO, not a regular file",
@@ -242,11 +239,14 @@ class _Errand(Generic[T]):
         """Take the steps, on the thread."""
         assert self._stepwise is not None
         try:
-            with long_work(lambda: self.is_left):
+            with long_work(self._is_to_stop):
                 if not self._stepwise.advance(self._must_stop):
                     self._stepwise.close()
         except BaseException as error:
             self._error = error
+
+    def _is_to_stop(self) -> bool:
+        return self.is_left
 
     def _must_stop(self) -> bool:
         make_way()
@@ -286,11 +286,10 @@ class _Errands:
 
     def renew(self) -> None:
         """Begin anew in a forked child, which has none of the threads."""
-        self._lock = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
         self._waiting: deque[_Errand[Any]] = deque()
         self._left: set[_Errand[Any]] = set()
         self._count = 0
-        self._lingers = False
         self._thread = threading.local()
 
     @property
@@ -311,10 +310,6 @@ class _Errands:
             if len(self._left) >= MOST_ABANDONED:
                 raise _too_many(errand.what)
             (self._waiting.appendleft if is_inner else self._waiting.append)(errand)
-            if self._lingers:
-                self._lingers = False
-                self._lock.notify()
-                return True
             if not is_inner and self._count >= MOST_ABANDONED:
                 return True
             self._count += 1
@@ -379,17 +374,10 @@ class _Errands:
                 errand.drop()  # here: to close what it has opened may hang, too
             else:
                 errand.notify()
-            del errand  # what it has brought may go while the thread waits
 
     def _next(self) -> _Errand[Any] | None:
         with self._lock:
-            while not self._waiting:
-                is_second, self._lingers = self._lingers, True
-                if not is_second:
-                    self._lock.wait(_LINGER_S)
-                    if not self._lingers:  # an errand came, but others may have it
-                        continue
-                    self._lingers = False
+            if not self._waiting:
                 self._count -= 1
                 return None
             errand = self._waiting.popleft()

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 import numpy as np
+from flatbuffers import flexbuffers  # type: ignore[import-untyped]
 
 from asyncnn.extensions import FlexOptions
 from asyncnn.hal.errors import InvalidArgumentError
@@ -345,8 +346,6 @@ def custom_options(operator: Operator) -> bytes:
 
     :raises InvalidArgumentError: if one is missing or no usual number.
     """
-    from flatbuffers import flexbuffers  # type: ignore[import-untyped]
-
     given, builder = FlexOptions(operator.custom_options()), flexbuffers.Builder()
     with builder.Map():
         for key, least in OWN_CUSTOM[operator.name].items():

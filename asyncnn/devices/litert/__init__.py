@@ -4,10 +4,12 @@ A segment is a run of steps of a plan (`asyncnn.engine.delegation`). Each of its
 operations is written in TFLite, the format that LiteRT takes, and LiteRT computes them
 all at once. Nothing here imports LiteRT before it is needed to run a graph.
 
-`refusal` says why an operation is not computed there. It and `write_graph` follow one
-table of rules, in which operations of the HAL have functions that write them: an
-operation is claimed exactly if its function can write it. `docs/accelerated.md` shows
-the table. The files, from below:
+`claims`
+    says whether an operation, whose shapes are known, is computed there
+
+`claims` and `write_graph` follow one table of rules, in which operations of the HAL
+have functions that write them: an operation is claimed exactly if its function can
+write it. `docs/accelerated.md` shows the table. The files, from below:
 
 `tflite_graph.py`
     tensors, constants and operators of a graph
@@ -29,19 +31,20 @@ the table. The files, from below:
 `region_kernels.py`, `region_file.py`
     files of others, as one operation: checked, with a head in front of them
 
-No operation is claimed that could make LiteRT end the process, as some graphs do that
-it cannot compute: so limits of scales, strides and sizes are part of the rules.
+No operation is claimed that
+could make LiteRT end the process, which it does on some graphs that it cannot compute:
+so limits of scales, strides and sizes are part of the rules.
 
 >>> import numpy as np
 >>> from asyncnn import OperandType, OperationType
->>> from asyncnn.devices.litert import refusal, write_graph
+>>> from asyncnn.devices.litert import claims, refusal, write_graph
 >>> from asyncnn.engine.delegation import Segment
 >>> from asyncnn.engine.plan import Step
 >>> from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
 >>> x = BoundOperand(OperandType.TENSOR_FLOAT32, (2, 3))
 >>> tanh = BoundOperation(OperationType.TANH, (x,), (x,))
->>> refusal(tanh)
-''
+>>> claims(tanh)
+True
 >>> file = write_graph(Segment((Step(0, tanh, (0,), (1,), None),), (0,), (1,)))
 >>> file[4:8]
 b'TFL3'
@@ -52,14 +55,7 @@ Errors are `GeneralFailureError`, as a segment that cannot be written is a fault
 has put it together; it never is one of the model.
 """
 
-from typing import TYPE_CHECKING
+from asyncnn.devices.litert.claims import claims, refusal
+from asyncnn.devices.litert.writer import write_graph
 
-from asyncnn.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from asyncnn.devices.litert.claims import refusal as refusal
-    from asyncnn.devices.litert.writer import write_graph as write_graph
-else:
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__, {f"{__name__}.claims": "refusal", f"{__name__}.writer": "write_graph"}
-    )
+__all__ = ("claims", "refusal", "write_graph")

@@ -4,24 +4,22 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from asyncnn.devices.compiled_graph import CompiledGraph, GraphKernel
+from asyncnn.devices.litert.claims import WrittenOperation, written
 from asyncnn.devices.litert.cuts import SEGMENT_NS, barriers, cuts
 from asyncnn.devices.litert.graph_file import Engine, GraphFile
 from asyncnn.devices.litert.segment_record import recorded, restored
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
+from asyncnn.devices.litert.writer import write_file
 from asyncnn.engine.costs import estimated_ns
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operands import ExtensionOperationType, dtype_of
+from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import BoundOperation
-
-if TYPE_CHECKING:
-    from asyncnn.devices.litert.claims import WrittenOperation
 
 WRITER_VERSION = 8
 """Counts the changes to what is claimed, divided and written."""
@@ -76,11 +74,6 @@ class LiteRtDelegate:
 
     def claims(self, operation: BoundOperation) -> int | None:
         """See `Delegate`: LiteRT computes what it can as the HAL wants it."""
-        if isinstance(operation.type, ExtensionOperationType):
-            return None
-        # Where files are regions, nothing is ever written.
-        from asyncnn.devices.litert.claims import written
-
         try:
             self._made[operation] = written(operation)
         except GeneralFailureError:
@@ -109,8 +102,6 @@ class LiteRtDelegate:
         is_short = not segment.completes_job and len(segment.steps) < WORTHWHILE_STEPS
         if is_short and sum(step.cost_ns for step in segment.steps) < WORTHWHILE_NS:
             return None
-        from asyncnn.devices.litert.writer import write_file
-
         file = write_file(segment, barriers(segment.steps), made)
         return self._compiled(segment, identity, file)
 

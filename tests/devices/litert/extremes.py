@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn import kernels
-from asyncnn.devices.litert.claims import claims
+from asyncnn.devices.litert import claims
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape

@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from asyncnn.devices.litert import write_graph
-from asyncnn.devices.litert.claims import claims
+from asyncnn.devices.litert import claims, write_graph
 from asyncnn.engine import Program
 from asyncnn.engine.costs import estimated_ns
 from asyncnn.engine.delegation import Segment

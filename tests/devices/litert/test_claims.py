@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import asyncnn
-from asyncnn.devices.litert import refusal
-from asyncnn.devices.litert.claims import claims
+from asyncnn.devices.litert import claims, refusal
 from asyncnn.engine import Program
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
