@@ -193,29 +193,33 @@ class PythonSegment:
             refused: bool = self._refuse()
             return refused
         try:
-            self._check(inputs, outputs)
-            arrays = [*inputs, *outputs]
-            places = [self._place(*each) for each in enumerate(arrays)]
-            addresses = tuple(map(address_of, places))
-            bound = self._bound(addresses)  # which keeps what the words point to
-            words = bound[0] + (0,) * (WORDS - len(bound[0]))
-            split = len(inputs)
-            for array, place in zip(inputs, places[:split], strict=True):
-                if place is not array:
-                    place[:] = array.reshape(-1)
-            with self._made(places) as status:
-                status = status or self._function(*words)
-            if status:
-                self._ended(status)
-                return False
-            for array, place in zip(outputs, places[split:], strict=True):
-                if place is not array:
-                    array.reshape(-1)[:] = place
-            return True
+            return self._run(inputs, outputs)
         finally:
             self._release()
             if self._is_closing:
                 self._free_if_idle()
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Do what `run` does, in its turn."""
+        self._check(inputs, outputs)
+        arrays = [*inputs, *outputs]
+        places = [self._place(*each) for each in enumerate(arrays)]
+        addresses = tuple(map(address_of, places))
+        bound = self._bound(addresses)  # which keeps what the words point to
+        words = bound[0] + (0,) * (WORDS - len(bound[0]))
+        split = len(inputs)
+        for array, place in zip(inputs, places[:split], strict=True):
+            if place is not array:
+                place[:] = array.reshape(-1)
+        with self._made(places) as status:
+            status = status or self._function(*words)
+        if status:
+            self._ended(status)
+            return False
+        for array, place in zip(outputs, places[split:], strict=True):
+            if place is not array:
+                array.reshape(-1)[:] = place
+        return True
 
     def _place(self, number: int, array: Array) -> Array:
         """Return the memory that the engine uses for an array."""

@@ -282,20 +282,20 @@ class _SessionGraph(JobSegment, CompiledGraph):
         self._expected_for = expected_for
         constants = signature.constants
         named = *signature.inputs, *[argument for argument, _ in constants]
-        self._constants = Values(library)
+        values = Values(library)
         for argument, array in constants:
             about = argument.nbytes, argument.shape, argument.port.element_type
-            self._constants.add(address_of(array), *about)
+            values.add(address_of(array), *about)
         call = _SessionCall(library, session, [each.port.name for each in named])
         # The constants lie there.
-        self._kept: object = call, [array for _, array in constants]
+        self._kept: object = call, values, [array for _, array in constants]
         self._options = call.options  # there may be a late word to these
         self.inputs = tuple(map(_tensor, signature.inputs))
         self.outputs = tuple(map(_tensor, signature.outputs))
         CompiledGraph.__init__(self)
         arguments = signature.inputs + signature.outputs
         none = [0] * len(arguments)
-        given = *self._constants.made, *session.tables.values()
+        given = *values.made, *session.tables.values()
         inputs = words_of([*none[: len(self.inputs)], *given])
         outputs = words_of(none[len(self.inputs) :])
         lengths = [
@@ -346,19 +346,8 @@ class _OpenGraph(PythonSegment, CompiledGraph):
         address, stop_by = library.address("Run"), call.options.stop_calls()
         PythonSegment.__init__(self, address, self._flag, (), (), stop_by)
 
-    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
-        """Put what is computed into the list of outputs; see `CompiledGraph.run`."""
-        if not self._acquire(False):
-            refused: bool = self._refuse()
-            return refused
-        try:
-            return self._run(inputs, outputs)
-        finally:
-            self._release()
-            if self._is_closing:
-                self._free_if_idle()
-
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Put what is computed into the list of outputs; see `PythonSegment`."""
         call, library = self._call, self._library
         session, values = call.session, Values(library)
         arrays = [each if _is_usable(each) else each.copy() for each in inputs]
