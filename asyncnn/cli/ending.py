@@ -111,10 +111,7 @@ def handling_interrupts(handler: Any) -> Iterator[None]:
 
 @contextmanager
 def output_ending() -> Iterator[None]:
-    """End with status 0 if the reader of standard output has gone.
-
-    :raises OSError: that names standard output, if that takes no more.
-    """
+    """End with status 0 if the reader of standard output has gone."""
     try:
         yield
         if sys.stdout is not None:  # as after `>&-`

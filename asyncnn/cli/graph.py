@@ -70,12 +70,7 @@ def graph(asked: GraphOptions) -> None:
 
 
 def _check(output: Path | None) -> None:
-    """Find out, before the model is loaded, whether the file can be made.
-
-    :raises InvalidArgumentError: if its name does not say what to write.
-    :raises EngineUnavailableError: if Graphviz is needed, and not installed.
-    :raises OSError: if it cannot be written.
-    """
+    """Find out, before the model is loaded, whether the file can be made."""
     import shutil
 
     if output is None:
@@ -94,10 +89,7 @@ def _check(output: Path | None) -> None:
 
 
 def _drawn(text: str, full: bool) -> bytes:
-    """Return a graph as SVG.
-
-    :raises GeneralFailureError: if Graphviz fails, or takes too long.
-    """
+    """Return a graph as SVG."""
     import subprocess
 
     hint = "a .dot file has the text, for other programs"
@@ -124,7 +116,6 @@ def _drawn(text: str, full: bool) -> bytes:
 def explain(asked: RunOptions) -> None:
     """Print what a device, or a driver, supports of a model.
 
-    :raises AsyncnnError: if the file is bad, or the device cannot be asked.
     :raises typer.Exit: with 1, if there is an operation that is not supported.
     """
     import anyio

@@ -98,8 +98,6 @@ class Loading(CommandOptions, frozen=True, kw_only=True):
         An installed one is imported if the model uses it. Of one that is neither,
         nothing is known but what the model says. ``states`` are like ``INPUT=OUTPUT``,
         and ``strict`` is as in `load`.
-
-        :raises AsyncnnError: if the file is bad, or there is no extension at a place.
         """
         from asyncnn.extensions import installed_extensions, load_extension
         from asyncnn.runtime.model_file import load
@@ -130,10 +128,7 @@ class LoadingToCompare(Loading, frozen=True, kw_only=True):
     atol: float | None = None
 
     def tolerance(self) -> "Tolerance":
-        """Return what they ask for; what they leave open is the HAL's.
-
-        :raises InvalidArgumentError: if one is negative or no number.
-        """
+        """Return what they ask for; what they leave open is the HAL's."""
         from asyncnn.tools.samples import Tolerance
 
         return Tolerance.asked(self.lsb, self.rtol, self.atol)
@@ -219,10 +214,7 @@ _OPTIONS = {
 
 
 def chosen(what: str, names: str, known: Sequence[Name]) -> list[Name]:
-    """Return the names that an option has, separated by commas.
-
-    :raises InvalidArgumentError: if there is none, or one that is not ``known``.
-    """
+    """Return the names that an option has, separated by commas."""
     asked: list[Any] = [name.strip() for name in names.split(",")]
     if not all(asked):
         raise InvalidArgumentError(
@@ -241,10 +233,7 @@ def chosen(what: str, names: str, known: Sequence[Name]) -> list[Name]:
 def given_samples(
     path: Path | None, inputs: "Sequence[TensorInfo]"
 ) -> "tuple[Sample, ...]":
-    """Return the samples of a file for the inputs of a model; none without a file.
-
-    :raises InvalidArgumentError: if they do not fit.
-    """
+    """Return the samples of a file for the inputs of a model; none without a file."""
     from asyncnn.tools.samples import load_arrays, samples
 
     if path is None:
@@ -272,10 +261,7 @@ def of_options(text: str) -> str:
 
 
 def shapes_of(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that options give, by the names of the inputs.
-
-    :raises InvalidArgumentError: if one is not written as it has to be.
-    """
+    """Return the shapes that options give, by the names of the inputs."""
     shapes = {}
     for option in options:
         name, _, lengths = option.rpartition("=")
@@ -292,10 +278,7 @@ def shapes_of(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def constants_of(options: Sequence[str]) -> dict[str, float | list[float]]:
-    """Return the numbers that options give, by the names of the inputs.
-
-    :raises InvalidArgumentError: if one is not written as it has to be.
-    """
+    """Return the numbers that options give, by the names of the inputs."""
     constants: dict[str, float | list[float]] = {}
     for option in options:
         name, _, text = option.rpartition("=")
@@ -313,10 +296,7 @@ def constants_of(options: Sequence[str]) -> dict[str, float | list[float]]:
 
 
 def _states_of(options: Sequence[str]) -> dict[str, str]:
-    """Return inputs that are state, each with the output that is its next value.
-
-    :raises InvalidArgumentError: if one is not written as it has to be.
-    """
+    """Return inputs that are state, each with the output that is its next value."""
     states = {}
     for option in options:
         name, _, states[name] = option.rpartition("=")

@@ -98,10 +98,7 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
 
 
 def check_oip(asked: ServeOptions) -> None:
-    """Check that models have a place, and a place has models.
-
-    :raises InvalidArgumentError: if not.
-    """
+    """Check that models have a place, and a place has models."""
     if asked.model and not (asked.oip or asked.grpc):
         raise InvalidArgumentError(
             "--model is for clients of the Open Inference Protocol",
@@ -120,11 +117,7 @@ def check_oip(asked: ServeOptions) -> None:
 async def oip_served(
     asked: ServeOptions, limits: "OipLimits", device: "Device"
 ) -> AsyncIterator[None]:
-    """Serve models by the Open Inference Protocol for the block, if any are to be.
-
-    :raises InvalidArgumentError: if a package for that is not installed.
-    :raises AsyncnnError: if a model cannot be loaded, or an address cannot be had.
-    """
+    """Serve models by the Open Inference Protocol for the block, if any are to be."""
     if not asked.model:
         yield
         return

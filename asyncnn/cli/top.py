@@ -59,10 +59,7 @@ def top(asked: TopOptions) -> None:
 
 
 def _refuse_contradictions(asked: TopOptions) -> None:
-    """Refuse options that have no meaning together.
-
-    :raises InvalidArgumentError: if there are any.
-    """
+    """Refuse options that have no meaning together."""
     if asked.json and asked.as_openmetrics:
         raise InvalidArgumentError("--json and --openmetrics are two formats")
     looks_once = asked.json or asked.as_openmetrics or asked.once

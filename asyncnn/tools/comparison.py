@@ -61,17 +61,11 @@ class PeerKind(Enum):
         return self.value[0]
 
     def version(self) -> str:
-        """Return the version that is installed.
-
-        :raises PeerMissingError: if there is none.
-        """
+        """Return the version that is installed."""
         return _VERSIONS[self]()
 
     def check_reads(self, kind: FileKind) -> None:
-        """Check that it reads files of a kind.
-
-        :raises InvalidArgumentError: if it does not.
-        """
+        """Check that it reads files of a kind."""
         if kind is not self.value[1]:
             raise InvalidArgumentError(
                 f"{self.title} reads {self.value[1].value} files, and this is "
@@ -172,13 +166,7 @@ class ComparisonReport(msgspec.Struct, frozen=True):
 
 
 async def compare_model(comparison: Comparison) -> ComparisonReport:
-    """Run both on every series, on each path and transport.
-
-    :raises InvalidArgumentError: if the peer does not take what the model does.
-    :raises PeerMissingError: if the peer is not installed.
-    :raises PeerRefusedError: if the peer cannot load or run the model.
-    :raises AsyncnnError: if the device refuses the model, or fails.
-    """
+    """Run both on every series, on each path and transport."""
     peer_version = comparison.peer.version()
     series = _series(comparison)
     expected = {name: _run_peer(comparison, series[name]) for name in series}
@@ -238,10 +226,7 @@ async def _times_us(
 
 
 def _series(comparison: Comparison) -> dict[str, Sequence[Sample]]:
-    """Return the samples of each series that is not empty.
-
-    :raises InvalidArgumentError: if there is none.
-    """
+    """Return the samples of each series that is not empty."""
     rng = np.random.default_rng(comparison.seed)
     infos = comparison.named.inputs
     drawn = [random_sample(infos, rng) for _ in range(comparison.random)]

@@ -220,11 +220,7 @@ def judge_section(
 
 
 def bench(order: Order) -> report.BenchReport:
-    """Measure models, see `model_files`, in the sections that are named, or all.
-
-    :raises PeerMissingError: if LiteRT is not installed.
-    :raises InvalidArgumentError: if there is no such folder, model or section.
-    """
+    """Measure models, see `model_files`, in the sections that are named, or all."""
     chosen = _chosen(order.section or ())
     peers = {"litert": litert_version(), **environment.installed_versions(*PACKAGES)}
     measured: dict[str, list[Measured]] = {name: [] for name in chosen}
@@ -314,10 +310,7 @@ def _tables(name: str, models: Sequence[Measured]) -> Iterator[report.ReportTabl
 
 
 def _chosen(names: Sequence[str]) -> list[str]:
-    """Return the sections that were named; all if none was.
-
-    :raises InvalidArgumentError: if there is no such section.
-    """
+    """Return the sections that were named; all if none was."""
     for name in names:
         require_known("section", name, SECTIONS)
     return [name for name in SECTIONS if not names or name in names]

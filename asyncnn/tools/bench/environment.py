@@ -58,10 +58,7 @@ def describe_environment(**peers: str) -> Environment:
 
 
 def peer_module(module: str, name: str, requirement: str) -> Any:
-    """Import a module of a peer of that name.
-
-    :raises PeerMissingError: if it cannot be imported; says what to install.
-    """
+    """Import a module of a peer of that name."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -154,10 +154,7 @@ def _operation(entry: PlacedOperation) -> OperationDifference:
 
 
 def read_report(path: Path) -> DifferenceReport:
-    """Read what ``asyncnn diff --json`` has printed.
-
-    :raises InvalidArgumentError: if it is no such report.
-    """
+    """Read what ``asyncnn diff --json`` has printed."""
     try:
         document = msgspec.json.decode(read_input(path))
         for each in document["outputs"]:

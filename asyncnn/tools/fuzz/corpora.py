@@ -35,10 +35,7 @@ _IMAGE = (1 / 255, -128)
 
 
 def tflite_files() -> Iterator[bytes]:
-    """Yield small networks as LiteRT's converter writes them, float and quantised.
-
-    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
-    """
+    """Yield small networks as LiteRT's converter writes them, float and quantised."""
     from asyncnn.tools.reference_models import speech_recognition
 
     for quantized, unsigned in ((False, False), (True, False), (True, True)):
@@ -85,10 +82,7 @@ def _convolutions(*, quantized: bool, unsigned: bool) -> bytes:
 
 
 def onnx_files() -> Iterator[bytes]:
-    """Yield networks in ONNX, float and quantised.
-
-    :raises PeerMissingError: if the package onnx is not installed.
-    """
+    """Yield networks in ONNX, float and quantised."""
     for quantized in (False, True):
         data = _convolutions(quantized=quantized, unsigned=False)
         yield onnx_file(load(data, strict=True))

@@ -60,8 +60,5 @@ class LoadGenVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def loadgen_module() -> Any:
-    """Import LoadGen.
-
-    :raises PeerMissingError: if it is not installed.
-    """
+    """Import LoadGen."""
     return peer_module("mlperf_loadgen", "LoadGen", "asyncnn[loadgen]")

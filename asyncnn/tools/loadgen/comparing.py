@@ -59,10 +59,7 @@ class SystemsComparison(msgspec.Struct, frozen=True, kw_only=True):
 async def compared(
     comparison: SystemsComparison, announce: Announce = iter
 ) -> report.SystemsReport:
-    """Measure everything.
-
-    :raises AsyncnnError: if a model cannot be loaded, or an execution fails.
-    """
+    """Measure everything."""
     refusals: dict[str, str] = {}
     sections: list[report.ComparedSection] = []
     subjects = [

@@ -55,10 +55,7 @@ OnStep: TypeAlias = Callable[[int, int, str], None]
 
 
 def chosen_devices(names: Sequence[str]) -> list[str]:
-    """Return the devices that names stand for: ``all`` is each that is no sample.
-
-    :raises InvalidArgumentError: if there is no device of a name.
-    """
+    """Return the devices that names stand for: ``all`` is each that is no sample."""
     found: list[str] = []
     for name in names:
         if name == ALL:
@@ -80,8 +77,6 @@ async def run_suite(
 
     If it is cancelled, ``kept`` is given what was measured by then, whole rounds of a
     model: nothing if there is none.
-
-    :raises GeneralFailureError: if no device can be opened.
     """
     steps, total = 0, len(models) * (ROUNDS + 1)
 

@@ -114,11 +114,7 @@ class Look(Observer):
 async def measure(
     device: Device, order: ProfileOrder, rounds: Rounds = iter
 ) -> Profile:
-    """Prepare a model on ``device``, run it, and return where the time has gone.
-
-    :raises InvalidArgumentError: if this process records already.
-    :raises AsyncnnError: if the device refuses the model, or a run fails.
-    """
+    """Prepare a model on ``device``, run it, and return where the time has gone."""
     if active.recorder is not None:
         raise InvalidArgumentError(
             "runs that are traced are not profiled, too", hint="leave out --trace"

@@ -78,10 +78,7 @@ class _Ended(BaseException):
 async def search(
     selection: Selection, path: AnyPath, count: int, number: int, folder: Path | None
 ) -> TriedGraphs:
-    """Try as many graphs, drawn by a seed, on a path; write one that fails to files.
-
-    :raises AsyncnnError: if the device cannot be opened.
-    """
+    """Try as many graphs, drawn by a seed, on a path; write one that fails to files."""
     async with opened(selection) as device:
         judge = await _judge(device, path)
         trials = _Trials(judge, count, number)
@@ -103,11 +100,7 @@ async def search(
 
 
 async def replay(selection: Selection, path: AnyPath, file: Path) -> TriedGraphs:
-    """Try the graph of a file again.
-
-    :raises InvalidArgumentError: if it is no such file, or its arrays are not beside.
-    :raises AsyncnnError: if the device cannot be opened.
-    """
+    """Try the graph of a file again."""
     named = load(file)
     arrays = file.with_suffix(".npz")
     (sample, *_) = samples(load_arrays(arrays), "input", named.inputs, arrays)
