@@ -8,13 +8,12 @@ import ctypes
 import os
 import resource
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from asyncnn.service.process import DriverProcess
+from tests.processes import python
 
 _ROOT = Path(__file__).parents[1]
 _FIRST_USER = 1_000_000_000
@@ -31,14 +30,8 @@ def output_of(program: str, *arguments: object, timeout_s: float = 100.0) -> str
 
     What it writes to standard error, and how it ended, follow if it has failed.
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    ended = python("-c", program, *arguments, env=environment, timeout=timeout_s)
     failure = f"{ended.stderr}\nstatus {ended.returncode}" if ended.returncode else ""
     return ended.stdout + failure
 

@@ -74,6 +74,19 @@ async def placed(
         yield device.hal
 
 
+@asynccontextmanager
+async def served(
+    path: Path, settings: DeviceSettings | None = None, **options: Any
+) -> AsyncIterator[Device]:
+    """Give a client of a server that has the reference device, and these options."""
+    async with (
+        ReferenceDevice(settings) as hal,
+        Server(hal, path, **options),
+        connect(path) as device,
+    ):
+        yield device
+
+
 def device_at(*places: str, settings: DeviceSettings | None = None) -> Any:
     """Return a fixture: a device as applications have it, in each of some places."""
     wanted = settings or DeviceSettings()

@@ -1,11 +1,10 @@
 """The package as its users see it."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import asyncnn
+from tests.processes import python
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -38,9 +37,7 @@ def test_an_application_without_logging_sees_no_output() -> None:
         "import logging, asyncnn.logs\n"  # as all that logs does, or its package
         "logging.getLogger('asyncnn.x').error('hidden')\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    ran = python("-c", code, check=True)
     assert ran.stderr == ""
 
 
@@ -50,9 +47,7 @@ def test_importing_is_quick_and_starts_nothing() -> None:
         "assert threading.active_count() == 1\n"
         "import sys; print(*sorted(sys.modules))\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    ran = python("-c", code, check=True)
     loaded = set(ran.stdout.split())
     heavy = {"hypothesis", "sklearn", "scipy", "ai_edge_litert", "rich", "typer"}
     assert not loaded & heavy

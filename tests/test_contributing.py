@@ -10,7 +10,6 @@ import ast
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import asyncnn
+from tests.processes import executed
 
 ROOT = Path(__file__).parents[1]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -116,15 +116,8 @@ def test_an_example_works(example: str, tmp_path: Path) -> None:
         [sys.executable, "-m", "ruff", "format", "--check", *changed],
         run,
     ):
-        ended = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        ended = executed(*command, cwd=tmp_path, env=environment, timeout=60)
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

@@ -2,8 +2,6 @@
 
 import ast
 import statistics
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import asyncnn
+from tests.processes import python
 
 ROOT = Path(asyncnn.__file__).parent
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
@@ -163,13 +162,7 @@ def test_what_applications_load_knows_no_tools(imports: Graph) -> None:
 
 def test_no_figure_is_more_than_it_may_be() -> None:
     # In a process: the trees of all files would weigh on what tests collect later.
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.size"],
-        cwd=ROOT.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = python("-m", "tests.size", cwd=ROOT.parent)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

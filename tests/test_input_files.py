@@ -37,6 +37,7 @@ from asyncnn.input_files import (
 )
 from asyncnn.pacing import Steps, Stepwise, completed
 from tests.forks import in_child
+from tests.processes import python
 from tests.waits import cancelled, until
 
 THREADS = "asyncnn-files"
@@ -381,9 +382,7 @@ asyncio.run(main())
 
 
 def test_the_end_of_the_interpreter_waits_for_none() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", HANGING], capture_output=True, text=True, check=False
-    )
+    ran = python("-c", HANGING)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "left\n", "")
 
 

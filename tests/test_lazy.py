@@ -4,8 +4,6 @@ import ast
 import pickle
 import pydoc
 import re
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import asyncnn
 from asyncnn.service.process import driver_process
 from asyncnn.tools.mobilenets import mobilenet_v1
+from tests.processes import python
 
 LAZY = (
     "asyncnn",
@@ -57,13 +56,8 @@ asyncio.run(main())
 
 def loaded_after(code: str, *arguments: str) -> set[str]:
     """Return the modules of the package, and of others, that ``code`` loads."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)", *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    code += "\nimport sys; print(*sys.modules)"
+    done = python("-c", code, *arguments, check=True, timeout=60)
     return set(done.stdout.split())
 
 

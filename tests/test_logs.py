@@ -1,7 +1,5 @@
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 import asyncnn
 from asyncnn import logs
 from tests.networks import addition
+from tests.processes import python
 
 TAGS = ["model", "compilation", "execution", "cpuexe", "manager", "driver", "memory"]
 
@@ -79,13 +78,7 @@ def test_a_message_is_logged_with_its_fields_only_while_its_tag_is_on(
 def test_the_environment_decides_what_a_process_shows(setting: str, told: str) -> None:
     code = "from asyncnn import logs; logs.MEMORY('mapped', size=7)"
     environment = os.environ | {logs.VARIABLE: setting}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", code, env=environment, check=True)
     assert told in done.stderr
     assert bool(told) is bool(done.stderr)
 

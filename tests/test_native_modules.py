@@ -5,13 +5,14 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests import processes
 
 ROOT = Path(__file__).parents[1]
 HAS_HEADERS = Path(sysconfig.get_path("include"), "Python.h").exists()
@@ -145,13 +146,7 @@ of_each = pytest.mark.parametrize(
 
 def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     unset = dict.fromkeys({each.variable for each in MODULES}, "")
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=os.environ | unset | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return processes.python(*arguments, env=os.environ | unset | variables)
 
 
 @of_each

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import subprocess
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from asyncnn.offload import (
     switching_at_least_every,
 )
 from asyncnn.pacing import Pace, Steps
+from tests.processes import executed
 from tests.waits import cancelled, until
 
 
@@ -229,18 +229,13 @@ print("ended")
 
 def test_a_thread_that_gets_a_stack_and_no_more_is_not_waited_for() -> None:
     """Whose first allocation fails, that is, at some of these limits of memory."""
-    ran = subprocess.run(
-        [
-            "/bin/sh",
-            "-c",
-            'ulimit -s 1024; exec "$@"',
-            "sh",
-            sys.executable,
-            "-c",
-            STARTING,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = executed(
+        "/bin/sh",
+        "-c",
+        'ulimit -s 1024; exec "$@"',
+        "sh",
+        sys.executable,
+        "-c",
+        STARTING,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ended\n", "")

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import asyncnn
 from tests import walk
 from tests.given_to_pages import GIVEN
 from tests.missing_peers import reason_of
+from tests.processes import python
 from tests.runtime.tflite.files import Op, T, write
 
 ROOT = Path(__file__).parents[1]
@@ -53,8 +52,8 @@ LONG = ("docs/capabilities.md",)  # measures each type of operand
 
 def follow(page: str, folder: Path, *options: str) -> None:
     """Have a process follow a page; skip the test for what has to be left out."""
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", ROOT / "tests/walk.py", ROOT / page, *options],
+    ran = python(
+        *("-W", "error", ROOT / "tests/walk.py", ROOT / page, *options),
         cwd=folder,
         env={
             **os.environ,
@@ -62,10 +61,7 @@ def follow(page: str, folder: Path, *options: str) -> None:
             "PYTHONPATH": os.pathsep.join(["", str(ROOT)]),
             "XDG_STATE_HOME": str(folder / "state"),
         },
-        capture_output=True,
-        text=True,
         timeout=100,
-        check=False,
     )
     told = RuntimeError(ran.stdout + ran.stderr)
     missing = reason_of(told) if ran.returncode else None

@@ -2,10 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,15 +68,9 @@ FEW_PLUGINS = {
 def run(folder: Path, test: str, *options: str) -> "subprocess.CompletedProcess[str]":
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(test)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "--timeout=1", *options, str(folder)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **FEW_PLUGINS},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **FEW_PLUGINS}
+    command = ["-m", "pytest", "--timeout=1", *options, folder]
+    return python(*command, cwd=folder, env=environment, timeout=60)
 
 
 @pytest.mark.parametrize("options", [[], ["-n1"]], ids=["here", "in a worker"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import walk
+from tests.processes import executed
 
 SUM = "```python\nx = 1\n```\n\n```python\nprint(x + 1)\n```\n"
 COMPOUND = "```python\nfor x in range(2):\n    print(x)\n{}x\n```\n"
@@ -15,9 +16,7 @@ COMPOUND = "```python\nfor x in range(2):\n    print(x)\n{}x\n```\n"
 def walked(page: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "page.md").write_text(page)
     command = [sys.executable, str(Path(walk.__file__)), "page.md", *options]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    return executed(*command, cwd=folder, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import typer
 import asyncnn
 from asyncnn.cli.ending import Interruption
 from tests.cli.conftest import Ran
+from tests.processes import executed
 
 Command = Callable[..., Ran]
 ASYNCNN = [sys.executable, "-m", "asyncnn"]
@@ -60,12 +61,8 @@ def test_errors_keep_their_status_where_nobody_reads() -> None:
 
 def test_a_trace_that_cannot_be_joined_is_refused_in_one_line(tmp_path: Path) -> None:
     trace = tmp_path / "none" / "trace"
-    ran = subprocess.run(
-        [*ASYNCNN, "inspect", MODEL],
-        env={**os.environ, "ASYNCNN_TRACE": str(trace)},
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = executed(
+        *ASYNCNN, "inspect", MODEL, env={**os.environ, "ASYNCNN_TRACE": str(trace)}
     )
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
     assert str(trace) in ran.stderr

@@ -22,6 +22,7 @@ from asyncnn.service.process import driver_process
 from asyncnn.tools.demo import model_path
 from tests.cli.conftest import Ran
 from tests.networks import chain
+from tests.processes import executed
 from tests.service.raw import RawClient
 from tests.service.test_process import children_of
 from tests.service.test_regions import products
@@ -87,9 +88,7 @@ class TestServing:
         assert report["device"] == f"remote:{serving}"
 
     def test_a_second_one_is_refused(self, serving: Path) -> None:
-        second = subprocess.run(
-            [*SERVE, "--socket", serving], capture_output=True, text=True, timeout=30
-        )
+        second = executed(*SERVE, "--socket", serving, timeout=30)
         assert second.returncode == 2
         assert "serves" in second.stderr
 
@@ -305,13 +304,7 @@ def test_a_path_that_is_too_long_is_bad_input(
 
 
 def test_the_end_of_a_standard_input_that_is_no_pipe_cannot_be_awaited() -> None:
-    ran = subprocess.run(
-        [*SERVE, "--until-eof"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    ran = executed(*SERVE, "--until-eof", stdin=subprocess.DEVNULL, timeout=30)
     assert ran.returncode == 2
     assert "needs a pipe" in ran.stderr
 

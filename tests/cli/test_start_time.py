@@ -5,13 +5,13 @@ shows the figures.
 """
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from statistics import median
 
 import pytest
+
+from tests.processes import python
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.alone]
 
@@ -43,10 +43,7 @@ asyncio.run(main())
 def run(code: str) -> str:
     # Bytecode is kept, as it is of what is installed.
     kept = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, env=kept, capture_output=True, text=True, check=True
-    ).stdout
+    return python("-c", code, env=kept, check=True).stdout
 
 
 def seconds_of(code: str) -> Callable[[], float]:

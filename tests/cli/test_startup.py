@@ -1,8 +1,6 @@
 """Asking for help is quick: what a command needs is imported when it is called."""
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typer.main import get_command
 
 import asyncnn
 from asyncnn.cli.app import app
+from tests.processes import python
 from tests.test_documentation import commands_below
 
 ROOT = Path(asyncnn.__file__).parent
@@ -48,8 +47,7 @@ def options_of(*interpreter: str) -> list[str]:
         "for command in commands_below(get_command(app)).values():\n"
         "    print(*[(p.name, p.opts, p.secondary_opts) for p in command.params])"
     )
-    command = [sys.executable, *interpreter, "-c", show]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    ran = python(*interpreter, "-c", show, check=True)
     return ran.stdout.splitlines()
 
 
@@ -60,12 +58,7 @@ def test_options_are_the_same_without_docstrings() -> None:
 @pytest.mark.parametrize("arguments", [[], ["devices"]], ids=str)
 def test_help_imports_nothing_but_the_options_of_commands(arguments: list[str]) -> None:
     """Beside what the package itself imports."""
-    ran = subprocess.run(
-        [sys.executable, "-c", HELP.format(arguments=arguments)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = python("-c", HELP.format(arguments=arguments), check=True)
     assert "Usage: asyncnn" in ran.stdout
     added = set(ran.stderr.split())
     assert "asyncnn.cli.devices" in added
@@ -86,9 +79,7 @@ print(*(set(sys.modules) - before), file=sys.stderr)
 
 def test_the_version_imports_nothing_but_itself() -> None:
     """What takes longer is neither the command line nor logging, nor typing."""
-    ran = subprocess.run(
-        [sys.executable, "-c", VERSION], capture_output=True, text=True, check=True
-    )
+    ran = python("-c", VERSION, check=True)
     assert ran.stdout == f"{asyncnn.__version__}\n"
     added = set(ran.stderr.split())
     own = {name for name in added if name.startswith("asyncnn")}
@@ -136,6 +127,5 @@ class Finder:
         raise KeyboardInterrupt
 {begin}; main()
 """
-    arguments = [sys.executable, "-c", program, "devices"]
-    ran = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    ran = python("-c", program, "devices")
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import urllib.error
 import urllib.parse
@@ -41,6 +40,7 @@ from tests.cli.conftest import Ran
 from tests.cli.test_top import statistics, work
 from tests.memory.foreign import leaks, traces
 from tests.networks import chain
+from tests.processes import python
 from tests.waits import until
 
 Command = Callable[..., Ran]
@@ -369,12 +369,7 @@ class TestBadInput:
 
 
 def asyncnn_command_in_a_process(*arguments: object) -> Ran:
-    ran = subprocess.run(
-        [sys.executable, "-m", "asyncnn", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    ran = python("-m", "asyncnn", *arguments, timeout=30)
     return Ran(ran.returncode, ran.stdout, ran.stderr)
 
 

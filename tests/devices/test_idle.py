@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from tests.devices.test_quality_of_service import prepare
 from tests.mappings import resident_bytes
 from tests.measuring import best_of
 from tests.networks import chain
+from tests.processes import executed
 from tests.waits import until
 
 pytestmark = pytest.mark.alone
@@ -134,9 +134,9 @@ async def resident_around_executions() -> tuple[int, int, int]:
 def test_memory_returns_to_what_it_was_after_preparation() -> None:
     # In a new process: what others have left in the heap lies between the arrays.
     run = [sys.executable, "-m", "tests.devices.test_idle"]
-    told = subprocess.run(run, capture_output=True, text=True, check=True)
-    prepared, executed, idle = map(int, told.stdout.split())
-    assert executed > prepared
+    told = executed(*run, check=True)
+    prepared, ran, idle = map(int, told.stdout.split())
+    assert ran > prepared
     assert idle < 1.05 * prepared
 
 

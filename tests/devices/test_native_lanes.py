@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from tests.devices.test_accelerated import X, layers
 from tests.networks import addition
+from tests.processes import python
 from tests.waits import until
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
@@ -231,13 +231,7 @@ sys.stdout.flush()
 
 @pytest.mark.parametrize("end", ["", "loop.close()", "loop.close(); del kept"])
 def test_the_process_ends_at_once_with_a_run_that_nobody_waits_for(end: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", UNCLOSED + end],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    ran = python("-W", "ignore", "-c", UNCLOSED + end, timeout=60)
     took_s = time.monotonic() - float(ran.stdout or 0)
     assert ran.returncode == 0, ran.stderr
     assert took_s < 8, "it has waited for a graph that nobody gives back"

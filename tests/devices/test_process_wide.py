@@ -1,8 +1,6 @@
 """What a device changes of its process: nothing, unless it is asked to."""
 
 import gc
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from tests.devices.process_facts import (
     telling,
 )
 from tests.networks import chain
+from tests.processes import python
 
 pytestmark = pytest.mark.usefixtures("thawed")
 
@@ -157,8 +156,7 @@ library.fflush(out)
 
 def heaps(*bounded: str) -> int:
     """Return how many heaps a process has six threads of which have allocated."""
-    command = [sys.executable, "-c", _HEAPS_OF_THREADS, *bounded]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    ran = python("-c", _HEAPS_OF_THREADS, *bounded, check=True)
     return ran.stdout.count("<heap nr=")
 
 

@@ -1,5 +1,4 @@
 import importlib
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import asyncnn
 from asyncnn import OperationType
 from asyncnn.tools.demo import MODEL_KINDS, model_path
+from tests.processes import python
 
 FOLDER = Path(__file__).parents[2] / "examples" / "digits"
 SCRIPTS = ("network", "quantize")
@@ -36,8 +36,7 @@ def quantize() -> ModuleType:
 
 @pytest.mark.exhaustive
 def test_a_quick_training_writes_models_and_data_that_run(tmp_path: Path) -> None:
-    command = [sys.executable, FOLDER / "train.py", "--quick", "--output", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = python(FOLDER / "train.py", "--quick", "--output", tmp_path, timeout=60)
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == [*MODEL_KINDS]
     for kind in MODEL_KINDS:

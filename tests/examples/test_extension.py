@@ -1,8 +1,6 @@
 """The extension of examples/extension, and the program that uses it."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import asyncnn
 from asyncnn.extensions import load_extension
 from asyncnn.hal.types import Operand
+from tests.processes import python
 
 FOLDER = Path(__file__).parents[2] / "examples" / "extension"
 
@@ -65,13 +64,7 @@ async def test_windows_that_do_not_fit_are_refused(
 
 
 def test_the_pitch_is_the_same_in_this_process_and_in_a_driver(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, str(FOLDER / "app.py"), str(tmp_path / "pitch.asyncnn")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    ran = python(FOLDER / "app.py", tmp_path / "pitch.asyncnn", timeout=60, check=True)
     here, driver, *elsewhere = ran.stdout.splitlines()
     pitches = [int(pitch) for pitch in here.split(":")[1].split()]
     assert pitches == [int(pitch) for pitch in driver.split(":")[1].split()]
@@ -85,17 +78,12 @@ def test_the_pitch_is_the_same_in_this_process_and_in_a_driver(tmp_path: Path) -
 
 
 def check_the_command_line(model: Path) -> None:
-    command = [sys.executable, "-m", "asyncnn", "run", str(model), "--explain"]
+    command = ["-m", "asyncnn", "run", model, "--explain"]
     path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1])])
-    ran = subprocess.run(
-        [*command, "--extension", "spectral:spectral"],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    extended = [*command, "--extension", "spectral:spectral"]
+    environment = {**os.environ, "PYTHONPATH": path}
+    ran = python(*extended, env=environment, timeout=60, check=True)
     assert "supports 3 of 3 operations" in ran.stdout
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = python(*command)
     assert ran.returncode == 1
     assert "com.example.spectral" in ran.stdout

@@ -3,12 +3,13 @@
 import ast
 import json
 import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 FOLDER = Path(__file__).parents[2] / "examples" / "own_device"
 
@@ -32,13 +33,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(*arguments, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,24 +3,19 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import executed, python
 
 FOLDER = Path(__file__).parents[2] / "examples" / "producer"
 
 
 def watch(language: str, **environment: str) -> subprocess.CompletedProcess[str]:
     before = {name for name in os.listdir("/dev/shm") if "pictures" in name}
-    done = subprocess.run(
-        [sys.executable, "watch.py", language],
-        cwd=FOLDER,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = python(
+        "watch.py", language, cwd=FOLDER, env={**os.environ, **environment}, timeout=60
     )
     assert not {name for name in os.listdir("/dev/shm") if "pictures" in name} - before
     return done
@@ -58,12 +53,6 @@ def test_the_camera_compiles_without_a_warning_and_says_what_is_wrong(
         cwd=FOLDER,
         check=True,
     )
-    done = subprocess.run(
-        [program, "/asyncnn-nobody", "camera.c"],
-        cwd=FOLDER,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = executed(program, "/asyncnn-nobody", "camera.c", cwd=FOLDER)
     assert done.returncode == 1
     assert done.stderr == "camera: /asyncnn-nobody: No such file or directory\n"

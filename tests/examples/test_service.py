@@ -21,6 +21,7 @@ from asyncnn.devices import ReferenceDevice
 from asyncnn.service import Server
 from asyncnn.service.process import driver_process
 from asyncnn.tools.demo import load_digits_test
+from tests.processes import python
 
 FOLDER = Path(__file__).parents[2] / "examples" / "service"
 IMAGES, LABELS = load_digits_test()
@@ -169,12 +170,7 @@ def wait_until_healthy(url: str) -> None:
 
 
 def run_client(url: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, FOLDER / "client.py", url, "60"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return python(FOLDER / "client.py", url, "60", timeout=60)
 
 
 def test_driver_application_and_client_work_together_and_survive_a_crash(

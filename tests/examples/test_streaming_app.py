@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 import asyncnn
+from tests.processes import python
 
 FOLDER = Path(__file__).parents[2] / "examples" / "streaming"
 IMPORTED = (
@@ -220,12 +221,7 @@ class TestReport:
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, FOLDER / "app.py", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return python(FOLDER / "app.py", *arguments, timeout=120)
 
 
 @pytest.mark.exhaustive

@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import asyncnn
+from tests.processes import python
 
 FOLDER = Path(__file__).parents[2] / "examples" / "streaming"
 SCRIPTS = (
@@ -195,8 +195,7 @@ class TestTraining:
         self, example: Example, tmp_path: Path
     ) -> None:
         path = tmp_path / "weights.npz"
-        command = [sys.executable, FOLDER / "train.py", "--quick", "--output", path]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = python(FOLDER / "train.py", "--quick", "--output", path, timeout=120)
         assert done.returncode == 0, done.stderr
         assert "error rate" in done.stdout
         found, ours = map(example.models.load_weights, (path, example.models.WEIGHTS))

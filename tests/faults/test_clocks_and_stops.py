@@ -17,10 +17,10 @@ import pytest
 
 from asyncnn import Device, MissedDeadlineTransientError, connect
 from asyncnn.deadlines import deadline_after
-from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.service import Server
+from asyncnn.devices import DeviceSettings
 from asyncnn.service.process import driver_process, private_address
 from tests.networks import FOREVER, addition, counting_up
+from tests.places import served
 
 ROOT = Path(__file__).parents[2]
 X = np.arange(4, dtype=np.float32)
@@ -58,11 +58,7 @@ asyncio.run(main(sys.argv[1]))
 async def device() -> AsyncIterator[Device]:
     path = private_address()
     settings = DeviceSettings(inline_below_us=0)
-    async with (
-        ReferenceDevice(settings) as hal,
-        Server(hal, path),
-        connect(path) as device,
-    ):
+    async with served(path, settings) as device:
         yield device
 
 

@@ -2,6 +2,8 @@
 
 import mmap
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -44,14 +46,25 @@ class TestHardLimits:
             mapper.map(sent(pool))
         assert not leaks(before)
 
-    def test_pools_in_use_take_up_bytes(self, make: Callable[[int], Memory]) -> None:
-        pools = [make(60), make(60)]
-        with Mapper(MappingPolicy(max_pool_bytes=100)) as mapper:
-            used = mapper.map(sent(pools[0]))
+    @pytest.mark.parametrize(
+        ("limits", "sizes", "use"),
+        [
+            ({"max_pool_bytes": 100}, (60, 60), list),
+            ({"max_pools": 3}, (8, 8, 8, 8), list),
+            ({"max_pools": 1}, (8, 8), partial(map, view)),
+        ],
+        ids=["take up bytes", "are counted", "by views as well"],
+    )
+    def test_pools_in_use(
+        self, make: Callable[[int], Memory], limits: Any, sizes: Any, use: Any
+    ) -> None:
+        *pools, last = map(make, sizes)
+        with Mapper(MappingPolicy(**limits)) as mapper:
+            used = [*use([mapper.map(sent(pool)) for pool in pools])]
             with pytest.raises(ResourceExhaustedTransientError, match="in use"):
-                mapper.map(sent(pools[1]))
-            del used
-            assert len(view(mapper.map(sent(pools[1])))) == 60
+                mapper.map(sent(last))
+            del used[len(used) // 2]
+            assert len(view(mapper.map(sent(last)))) == last.size
 
     def test_bytes_are_those_of_pools_and_not_of_what_is_mapped_behind_them(
         self, make: Callable[[int], Memory]
@@ -62,24 +75,6 @@ class TestHardLimits:
             held = mapper.statistics()
             assert held.mapped_bytes + held.copied_bytes == 2 * mmap.PAGESIZE
             del used
-
-    def test_pools_in_use_are_counted(self, make: Callable[[int], Memory]) -> None:
-        pools = [make(8) for _ in range(4)]
-        with Mapper(MappingPolicy(max_pools=3)) as mapper:
-            used = [mapper.map(sent(pool)) for pool in pools[:3]]
-            with pytest.raises(ResourceExhaustedTransientError, match="in use"):
-                mapper.map(sent(pools[3]))
-            del used[1]
-            assert mapper.map(sent(pools[3])).size == 8
-
-    def test_views_count_as_use(self, make: Callable[[int], Memory]) -> None:
-        pools = [make(8), make(8)]
-        with Mapper(MappingPolicy(max_pools=1)) as mapper:
-            data = view(mapper.map(sent(pools[0])))
-            with pytest.raises(ResourceExhaustedTransientError):
-                mapper.map(sent(pools[1]))
-            del data
-            assert mapper.map(sent(pools[1])).size == 8
 
 
 class TestCache:

@@ -5,8 +5,6 @@ place of all tests of a process.
 """
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from tests.mutating.mutants import PARTS, Source, sample
 from tests.mutating.mutants import ROOT as PACKAGE
 from tests.mutating.trying import KILLED, SURVIVED, UNREACHED, in_fork, outcomes
+from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,10 +76,7 @@ def deciding(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_tests_notice_dies_and_all_else_is_told(deciding: Path) -> None:
-    command = [sys.executable, "-c", TRIAL, str(deciding)]
-    ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    ended = python("-c", TRIAL, deciding, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     became = {
         each.name.partition(" ")[2]: each.became

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 import asyncnn
 from tests.cli.conftest import Ran
 from tests.cli.conftest import asyncnn_command as asyncnn_command
+from tests.processes import python
 from tests.runtime.stateful import X, counting
 
 SERVE = [sys.executable, "-m", "asyncnn", "serve"]
@@ -118,7 +119,6 @@ main()
 """
     asked = ["serve", "--socket", str(tmp_path / "driver"), "--oip", ":0"]
     asked += ["--model", f"sum={files['sum']}"]
-    command = [sys.executable, "-c", code, *asked]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = python("-c", code, *asked)
     assert ran.returncode == 2
     assert "pip install asyncnn[oip]" in ran.stderr

@@ -1,7 +1,6 @@
 """What is published is complete, says what it is, and runs where nothing else is."""
 
 import re
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -15,6 +14,7 @@ import pytest
 
 import asyncnn
 from tests.distributions import ROOT, Distributions
+from tests.processes import executed
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
@@ -40,9 +40,7 @@ def described(wheel: Path, name: str) -> Message:
 
 
 def tracked() -> set[str]:
-    ran = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    ran = executed("git", "ls-files", cwd=ROOT)
     if ran.returncode:
         pytest.skip("this is no checkout")
     return {name for name in ran.stdout.splitlines() if (ROOT / name).exists()}
@@ -123,9 +121,7 @@ def test_links_of_the_description_lead_into_the_repository(
 def succeeding(
     command: list[str | Path], folder: Path, variables: Mapping[str, str]
 ) -> str:
-    ran = subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, check=False
-    )
+    ran = executed(*command, cwd=folder, env=variables)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 

@@ -15,6 +15,7 @@ from tests import walk
 from tests.distributions import ROOT
 from tests.given_to_pages import GIVEN
 from tests.interpreters import interpreters
+from tests.processes import executed
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
@@ -45,14 +46,9 @@ def follow(
     shutil.copy(walk.__file__, folder)
     shutil.copy(ROOT / page, folder / "page.md")
     (folder / "given.py").write_text(GIVEN.get(page, ""))
-    ran = subprocess.run(
-        [python, "walk.py", "page.md", "--installing", "--given", "given.py"],
-        cwd=folder,
-        env={**variables, "XDG_STATE_HOME": str(folder / "state")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [python, "walk.py", "page.md", "--installing", "--given", "given.py"]
+    environment = {**variables, "XDG_STATE_HOME": str(folder / "state")}
+    ran = executed(*command, cwd=folder, env=environment)
     assert ran.returncode == 0, ran.stderr
     said = ran.stdout.splitlines()
     return [

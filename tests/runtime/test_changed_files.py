@@ -3,8 +3,6 @@
 import gc
 import mmap
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from asyncnn.hal.types import Memory
 from asyncnn.memory import Mapper, MappingPolicy, shareable, view
 from asyncnn.memory.handles import FIXED_CONTENTS, create_file, seal, seals_of
 from asyncnn.runtime.model import NamedModel
+from tests.processes import python
 from tests.runtime import file_changes
 from tests.runtime.file_changes import KINDS, WAYS, WEIGHTS, external, tflite
 
@@ -47,13 +46,7 @@ def test_no_change_of_a_file_reaches_what_was_loaded_from_it(
     tmp_path: Path, scene: str, kind: str, way: str
 ) -> None:
     pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
-    ended = subprocess.run(
-        [sys.executable, "-m", file_changes.__name__, scene, kind, way, tmp_path],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = python("-m", file_changes.__name__, scene, kind, way, tmp_path, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout[-200:] + ended.stderr[-2000:]
     assert ended.stdout.endswith("done\n")
 

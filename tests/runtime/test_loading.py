@@ -2,8 +2,6 @@
 
 import io
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +20,8 @@ from asyncnn.runtime.container import save
 from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model_file import load, load_model
 from asyncnn.runtime.tflite import UnsupportedOperatorError
-from tests.runtime.onnx.files import model, tensor
+from tests.processes import python
+from tests.runtime.onnx.files import model, tensor, written
 from tests.runtime.tflite.cases import f32
 from tests.runtime.tflite.files import Op, T, write
 
@@ -232,12 +231,7 @@ def test_weights_are_in_the_pools_and_nowhere_else(
     small, large = tmp_path / "small", tmp_path / "large"
     for path, count in ((small, 1000), (large, LARGE // 4)):
         _write_weights(path, kind, count)
-    ran = subprocess.run(
-        [sys.executable, "-c", MEASURED, small, large, how],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = python("-c", MEASURED, small, large, how)
     assert ran.returncode == 0, ran.stderr
     traced_kib, anonymous_kib, pooled = map(int, ran.stdout.split())
     assert pooled >= LARGE
@@ -320,12 +314,7 @@ def test_the_event_loop_turns_while_the_first_onnx_file_is_loaded(
     weights = {f"w{k}": weight for k in range(count)}
     made = model(nodes, [tensor("x0", (1, 64))], [f"x{count}"], weights)
     path.write_bytes(made.SerializeToString())
-    ran = subprocess.run(
-        [sys.executable, "-c", TURNING, path],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = python("-c", TURNING, path, check=True)
     longest_s, whole_s, turns = map(float, ran.stdout.split())
     # Shared libraries are loaded in one go each, whatever the interpreter does.
     assert longest_s < whole_s / 3
@@ -334,9 +323,7 @@ def test_the_event_loop_turns_while_the_first_onnx_file_is_loaded(
 
 async def test_to_load_is_awaited_with_the_same_outcome(tmp_path: Path) -> None:
     path = tmp_path / "relu"
-    made = model(
-        [helper.make_node("Relu", ["x"], ["y"])], [tensor("x", (None, 3))], ["y"]
-    )
+    made = written("float[?, 3] x => float[] y", "y = Relu(x)")
     path.write_bytes(made.SerializeToString())
     for source in (path, str(path), path.read_bytes()):
         named = await load_model(source, input_shapes=[(2, 3)])

@@ -15,7 +15,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from tests.runtime.onnx.files import imported as imported_onnx
-from tests.runtime.onnx.files import model, tensor
+from tests.runtime.onnx.files import model, tensor, written
 from tests.runtime.tflite.cases import f32, ramp
 from tests.runtime.tflite.files import Op, T, write
 from tests.runtime.tflite.graphs import conv_2d
@@ -79,11 +79,7 @@ def test_a_tflite_file_that_is_wrong_says_only_that() -> None:
 
 class TestReadingOnnxFiles:
     def test_what_no_length_helps_is_not_told(self) -> None:
-        proto = model(
-            [helper.make_node("Unheard", ["x"], ["y"])],
-            [tensor("x", ("batch", 3, "height"))],
-            ["y"],
-        )
+        proto = written("float[batch, 3, height] x => float[] y", "y = Unheard(x)")
         with pytest.raises(asyncnn.AsyncnnError, match="Unheard") as caught:
             imported_onnx(proto)
         assert caught.value.hint == ""

@@ -17,6 +17,7 @@ import asyncnn
 from asyncnn.hal.errors import NoDriverError
 from asyncnn.service.process import driver_process
 from tests.limits import lowered
+from tests.processes import executed
 from tests.service.limited import limited_driver
 from tests.shortages import DESCRIPTORS, MEMORY, Outcomes, taken_bytes, use
 
@@ -233,13 +234,7 @@ def test_a_driver_that_lacks_descriptors_ends_with_a_line(
     tmp_path: Path, option: str
 ) -> None:
     command = f"ulimit {option}; exec {sys.executable} -m asyncnn serve --socket $0"
-    ended = subprocess.run(
-        ["/bin/sh", "-c", command, str(tmp_path / "driver.sock")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = executed("/bin/sh", "-c", command, tmp_path / "driver.sock", timeout=60)
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert re.fullmatch(r"asyncnn: a driver needs a limit of \d+ open files.*", line)

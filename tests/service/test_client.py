@@ -29,6 +29,7 @@ from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server, wire
 from asyncnn.service.process import MAX_PATH_BYTES, Peer
 from tests.networks import addition
+from tests.places import served
 from tests.service.fake_driver import accept, listening, welcome
 from tests.waits import cancelled, until
 
@@ -228,11 +229,7 @@ class TestLifetimes:
     ) -> None:
         def in_another_loop() -> object:
             async def prepare() -> object:
-                async with (
-                    ReferenceDevice() as device,
-                    Server(device, path),
-                    connect(path) as remote,
-                ):
+                async with served(path) as remote:
                     return await remote.prepare(addition(2))
 
             return asyncio.run(prepare())

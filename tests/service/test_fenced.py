@@ -44,6 +44,7 @@ from tests.fences.test_processes import SOON_NS, end_of, peer
 from tests.measuring import best_of
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition
+from tests.places import served
 from tests.waits import until
 
 ONE = np.ones(4, np.float32)
@@ -132,11 +133,7 @@ class TestWaiting:
         self, model: PreparedModel, gate: Gate, tmp_path: Path
     ) -> None:
         other = tmp_path / "other.sock"
-        async with (
-            ReferenceDevice() as hal,
-            Server(hal, other),
-            connect(other) as elsewhere,
-        ):
+        async with served(other) as elsewhere:
             there = await elsewhere.prepare(addition(4))
             first = there.run_fenced([ONE, ONE], wait_for=[gate.fence])
             second = model.run_fenced(
@@ -192,12 +189,8 @@ class TestWaiting:
     async def test_one_that_is_too_many_names_the_limit(
         self, gate: Gate, tmp_path: Path
     ) -> None:
-        path, limits = tmp_path / "small.sock", ServiceLimits(max_fenced_executions=3)
-        async with (
-            ReferenceDevice() as hal,
-            Server(hal, path, limits=limits),
-            connect(path) as device,
-        ):
+        limits = ServiceLimits(max_fenced_executions=3)
+        async with served(tmp_path / "small.sock", limits=limits) as device:
             model = await device.prepare(addition(4))
             runs = [
                 model.run_fenced([ONE, ONE], wait_for=[gate.fence]) for _ in range(4)
@@ -213,12 +206,8 @@ class TestWaiting:
     async def test_more_large_arrays_than_the_driver_maps_name_the_limit(
         self, gate: Gate, tmp_path: Path
     ) -> None:
-        path, limits = tmp_path / "small.sock", ServiceLimits(max_pools=4)
-        async with (
-            ReferenceDevice() as hal,
-            Server(hal, path, limits=limits),
-            connect(path) as device,
-        ):
+        limits = ServiceLimits(max_pools=4)
+        async with served(tmp_path / "small.sock", limits=limits) as device:
             model = await device.prepare(addition(LARGE))
             x, y = shared_array(LARGE), shared_array(LARGE)
             runs = [model.run_fenced([x, y], wait_for=[gate.fence]) for _ in range(2)]

@@ -14,10 +14,10 @@ from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientE
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.logs import KindLimit
 from asyncnn.memory.shared import allocate
-from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, ServiceLimits, UserLimits
 from asyncnn.service.driver import reporting
 from tests.networks import addition
+from tests.places import served
 from tests.service.raw import RawClient, execute
 
 SUM = addition(4).model
@@ -83,11 +83,7 @@ async def test_one_of_pools_is_named(
 async def test_one_of_0_refuses_calls_but_no_connection(
     path: Path, limits: ServiceLimits, user_limits: UserLimits
 ) -> None:
-    async with (
-        ReferenceDevice() as hal,
-        Server(hal, path, limits=limits, user_limits=user_limits),
-        connect(path) as device,
-    ):
+    async with served(path, limits=limits, user_limits=user_limits) as device:
         with pytest.raises(
             ResourceExhaustedTransientError, match=r"Limits\.max_\w+ is 0"
         ):

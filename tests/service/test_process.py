@@ -23,6 +23,7 @@ from asyncnn.service.process import (
     running_driver,
     socket_address,
 )
+from tests.processes import python
 from tests.waits import until
 
 pytestmark = pytest.mark.started_anew
@@ -253,9 +254,6 @@ assert not os.fstat(other).st_size, os.pread(other, 100, 0)
 
 def test_no_reason_is_written_to_other_files(tmp_path: Path) -> None:
     options = [f"--socket={tmp_path / 'socket'}", "--device=reference"]
-    command = [sys.executable, "-c", FAILS_AT_THE_END, *options]
-    done = subprocess.run(
-        command, input="", capture_output=True, text=True, check=False, timeout=30
-    )
+    done = python("-c", FAILS_AT_THE_END, *options, input="", timeout=30)
     assert "closing failed" in done.stderr
     assert done.returncode == 0, done.stderr

@@ -25,6 +25,7 @@ from asyncnn.service.driver.executions import Executions
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.process import Peer
 from tests.networks import addition
+from tests.places import served
 from tests.waits import cancelled, until
 
 T = TypeVar("T")
@@ -187,11 +188,7 @@ class TestIdleMemory:
     ) -> None:
         """Bursts are of HAL 1.2, which has no status for exhausted resources."""
         path, limits = tmp_path / "small.sock", ServiceLimits(max_pool_bytes=2**20)
-        async with (
-            ReferenceDevice() as hal,
-            Server(hal, path, limits=limits),
-            connect(path) as device,
-        ):
+        async with served(path, limits=limits) as device:
             large = await device.prepare(addition(2**17))
             async with large.burst() as burst:
                 with pytest.raises(GeneralFailureError):

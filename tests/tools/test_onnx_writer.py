@@ -1,7 +1,6 @@
 """Models written as ONNX compute the same in ONNX Runtime."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from asyncnn.tools.bench.measured_models import inputs_of
 from asyncnn.tools.mobilenets import mobilenet_v1, mobilenet_v2
 from asyncnn.tools.onnx_writer import OnnxRuntime, onnx_file
 from asyncnn.tools.other_runtimes import PeerRefusedError
+from tests.processes import python
 
 
 @pytest.fixture
@@ -106,8 +106,5 @@ for entry in os.scandir("/proc/self/fd"):
 @pytest.mark.usefixtures("_installed")
 def test_reports_to_the_makers_of_a_peer_do_not_run_beside_it() -> None:
     others = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
-    command = [sys.executable, "-c", REPORTING]
-    ran = subprocess.run(
-        command, env=others, capture_output=True, text=True, timeout=60, check=True
-    )
+    ran = python("-c", REPORTING, env=others, timeout=60, check=True)
     assert "onnxruntime" not in ran.stdout

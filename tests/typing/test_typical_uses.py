@@ -3,12 +3,13 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.processes import executed
 
 FILE = Path(__file__).with_name("typical_uses.py")
 ROOT = FILE.parents[2]
@@ -29,9 +30,7 @@ async def run(prepared: asyncnn.PreparedModel, session: asyncnn.Session) -> None
 
 def ran(*command: str) -> str:
     """Return what a command prints, and fail with that if it fails."""
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = executed(*command, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -60,12 +59,10 @@ def test_in_another_folder_it_finds_the_package_and_what_no_input_is(
     command = (python, "-m", "mypy") if checker == "mypy" else pyright_of(python)
     (tmp_path / "program.py").write_text(MISTAKEN)
     paths = {"MYPYPATH", "PYTHONPATH"}
-    done = subprocess.run(
-        [*command, "program.py"],
+    done = executed(
+        *command,
+        "program.py",
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
         env={name: text for name, text in os.environ.items() if name not in paths},
     )
     lines = {

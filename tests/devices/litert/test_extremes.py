@@ -1,10 +1,10 @@
 """Quantised operations at the limits neither end the process nor come out wrong."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 ROOT = Path(__file__).parents[3]
 SPAN = 250
@@ -21,15 +21,7 @@ SPANS = 12
 )
 def test_what_is_claimed_is_computed(span: int) -> None:
     first = span * SPAN
-    ran = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.devices.litert.extremes"),
-            *(str(first), str(first + SPAN)),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    module = "tests.devices.litert.extremes"
+    ran = python("-m", module, first, first + SPAN, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert int(ran.stdout) > SPAN // 4  # of those that are claimed at all

@@ -2,8 +2,6 @@
 
 import gc
 import mmap
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType
 from tests.devices.litert.running import segment_of_one
 from tests.kernels.operations import F32, Q8, Q8S, bind, constant, result, tensor
+from tests.processes import python
 
 I32 = OperandType.TENSOR_INT32
 ROWS, WIDTH = 4, 64
@@ -177,8 +176,7 @@ assert refused > 3, refused
 
 def test_without_memory_for_weights_a_graph_is_refused(tmp_path: Path) -> None:
     """XNNPACK would end the process."""
-    command = [sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path / "weights")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", WITHOUT_MEMORY, tmp_path / "weights")
     assert done.returncode == 0, done.stderr
 
 
@@ -203,6 +201,5 @@ for weights in PackedWeights("a" * 16), PackedWeights("b" * 16, Path(sys.argv[1]
 
 def test_where_files_must_be_small_a_graph_packs_for_itself(tmp_path: Path) -> None:
     """XNNPACK would end the process."""
-    command = [sys.executable, "-c", WITHOUT_FILES, str(tmp_path / "weights")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", WITHOUT_FILES, tmp_path / "weights")
     assert done.returncode == 0, done.stderr

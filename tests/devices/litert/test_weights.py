@@ -22,6 +22,7 @@ from tests.devices.litert.conftest import Case
 from tests.devices.litert.running import segment_of_one
 from tests.forks import in_child_blocking
 from tests.kernels.operations import F32, bind, constant, result, tensor
+from tests.processes import python
 
 KEY = "0123456789abcdef"
 OTHER_KEY = "f" * 16
@@ -368,12 +369,7 @@ def test_where_descriptors_run_out_a_graph_packs_for_itself(
     folder: Path, where: str
 ) -> None:
     arguments = {"memory": ("",), "new": (folder,), "kept": (folder, "kept")}
-    ended = subprocess.run(
-        [sys.executable, "-c", EXHAUSTION, *map(str, arguments[where])],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = python("-c", EXHAUSTION, *arguments[where])
     assert ended.returncode == 0, ended.stderr
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from onnx.parser import parse_graph
 
 from asyncnn.devices import ReferenceDevice
 from asyncnn.memory.pools import from_buffer
@@ -56,6 +57,28 @@ def model(
     return helper.make_model(
         graph, opset_imports=opsets, functions=functions, ir_version=8
     )
+
+
+def written(
+    ends: str,
+    nodes: str,
+    weights: Mapping[str, Any] | None = None,
+    *,
+    opset: int = 17,
+    functions: Sequence[Any] = (),
+) -> Any:
+    """Return a model of text: ``float[2, n] x => float[] y``, ``y = Abs(x); ...``.
+
+    Both are in ONNX's own syntax, but for semicolons between nodes.
+    """
+    inputs, outputs = ends.split("=>")
+    text = f"graph ({inputs}) => ({outputs}) {{ {nodes.replace(';', ' ')} }}"
+    graph = parse_graph(text)
+    for node in graph.node:
+        if not node.domain:
+            node.ClearField("domain")
+    ends_ = graph.input, graph.output
+    return model(graph.node, *ends_, weights, opset=opset, functions=functions)
 
 
 def classifier(

@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from asyncnn import onnx_backend
+from tests.processes import python
 
 RUNNER = """
 import json, os, sys
@@ -75,11 +74,7 @@ def test_the_runner_of_the_package_takes_it() -> None:
     if importlib.util.find_spec("onnxruntime") is not None:  # not to be imported
         on["auto"] = [*chosen, "reduce_sum_empty_set", "nonzero_example"]
     patterns = {each: [f"^test_{name}_cpu$" for name in on[each]] for each in on}
-    ran = subprocess.run(
-        [sys.executable, "-c", RUNNER, json.dumps(patterns)],
-        capture_output=True,
-        text=True,
-    )
+    ran = python("-c", RUNNER, json.dumps(patterns))
     assert not ran.returncode, ran.stderr
     assert json.loads(ran.stdout) == {
         each: {f"test_{name}_cpu": "passed" for name in on[each]} for each in on

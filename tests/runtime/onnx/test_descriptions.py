@@ -4,7 +4,7 @@ from typing import Any
 
 from onnx import helper
 
-from tests.runtime.onnx.files import imported, model, tensor
+from tests.runtime.onnx.files import imported, model, tensor, written
 
 node = helper.make_node
 
@@ -17,14 +17,10 @@ def activation() -> Any:
 
 class TestAxes:
     def test_their_names_are_told_of_inputs_and_outputs(self) -> None:
-        proto = model(
-            [
-                node("Relu", ["x"], ["kept"]),
-                node("Concat", ["x", "x"], ["longer"], axis=1),
-                node("Add", ["z", "z"], ["y"]),
-            ],
-            [tensor("x", ("n", "length")), tensor("z", (None, 3))],
-            ["kept", "longer", "y"],
+        proto = written(
+            "float[n, length] x, float[?, 3] z"
+            " => float[] kept, float[] longer, float[] y",
+            "kept = Relu(x); longer = Concat<axis=1>(x, x); y = Add(z, z)",
         )
         named = imported(proto)
         assert [info.axes for info in named.inputs] == [("n", "length"), ("?", "")]

@@ -17,7 +17,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from tests.places import driver_of, opened
-from tests.runtime.onnx.files import imported, model, results, tensor
+from tests.runtime.onnx.files import imported, model, results, tensor, written
 from tests.waits import cancelled
 
 node = helper.make_node
@@ -57,17 +57,10 @@ def counting(count: int, inner: list[Any], shape: tuple[int, ...] = (2,)) -> Any
 
 class TestGroups:
     async def test_neighbours_are_one_operation(self) -> None:
-        proto = model(
-            [
-                node("Erf", ["x"], ["a"]),
-                node("Sign", ["a"], ["b"]),
-                node("Abs", ["x"], ["c"]),
-                node("CumSum", ["c", "axis"], ["d"]),
-                node("Mul", ["b", "d"], ["e"]),
-                node("Round", ["e"], ["y"]),
-            ],
-            [tensor("x", (2, 3))],
-            ["y"],
+        proto = written(
+            "float[2, 3] x => float[] y",
+            "a = Erf(x); b = Sign(a); c = Abs(x); d = CumSum(c, axis); "
+            "e = Mul(b, d); y = Round(e)",
             {"axis": np.int64(1)},
         )
         named = imported(proto)
@@ -79,14 +72,9 @@ class TestGroups:
         )
 
     async def test_int64_and_tensors_without_axes_cross_the_border(self) -> None:
-        proto = model(
-            [
-                node("Max", ["k", "k"], ["n"]),
-                node("Mod", ["n", "seven"], ["m"]),
-                node("Max", ["m", "k"], ["y"]),
-            ],
-            [tensor("k", (), np.int64)],
-            [tensor("y", (), np.int64)],
+        proto = written(
+            "int64 k => int64 y",
+            "n = Max(k, k); m = Mod(n, seven); y = Max(m, k)",
             {"seven": np.int64(7)},
         )
         named = imported(proto)
@@ -97,20 +85,21 @@ class TestGroups:
     async def test_more_axes_than_the_hal_has(self) -> None:
         shape = (2, 1, 3, 2, 2)
         proto = model(
-            [node("Relu", ["x"], ["r"]), node("Erf", ["r"], ["e"]),
-             node("Relu", ["e"], ["y"])],
-            [tensor("x", shape)], ["y"],
-        )  # fmt: skip
+            [
+                node("Relu", ["x"], ["r"]),
+                node("Erf", ["r"], ["e"]),
+                node("Relu", ["e"], ["y"]),
+            ],
+            [tensor("x", shape)],
+            ["y"],
+        )
         x = floats(*shape)
         found = await results(imported(proto), x=x.reshape(2, 3, 2, 2))
         wanted = np.vectorize(math.erf)(np.maximum(x, 0))
         np.testing.assert_allclose(found["y"].reshape(shape), wanted, rtol=1e-6)
 
     async def test_lengths_may_stay_open(self) -> None:
-        proto = model(
-            [node("Erf", ["x"], ["e"]), node("Mul", ["e", "e"], ["y"])],
-            [tensor("x", ("n", 3))], [tensor("y", ("n", 3))],
-        )  # fmt: skip
+        proto = written("float[n, 3] x => float[n, 3] y", "e = Erf(x); y = Mul(e, e)")
         named = imported(proto)
         assert named.outputs[0].shape == (None, 3)
         for count in (1, 4, 2):
@@ -121,10 +110,11 @@ class TestGroups:
 
     async def test_large_constants_are_inputs_of_the_operation(self) -> None:
         weight = floats(40, 40)
-        proto = model(
-            [node("Einsum", ["x", "w"], ["y"], equation="ij,kj->ik")],
-            [tensor("x", (2, 40))], ["y"], {"w": weight},
-        )  # fmt: skip
+        proto = written(
+            "float[2, 40] x => float[] y",
+            'y = Einsum<equation="ij,kj->ik">(x, w)',
+            {"w": weight},
+        )
         named = imported(proto)
         (operation,) = named.model.main.operations
         assert len(operation.inputs) == 3
@@ -150,12 +140,12 @@ class TestGroups:
         np.testing.assert_allclose(found["z"], -np.stack(steps[:3]), rtol=1e-5)
 
     def test_what_is_random_is_refused(self) -> None:
-        proto = model([node("RandomNormal", [], ["y"], shape=[2])], [], ["y"])
+        proto = written("=> float[] y", "y = RandomNormal<shape=[2]>()")
         with pytest.raises(UnsupportedOperatorError, match="random"):
             imported(proto)
 
     def test_are_refused_where_the_hal_alone_is_asked_for(self) -> None:
-        proto = model([node("Erf", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+        proto = written("float[2] x => float[] y", "y = Erf(x)")
         with pytest.raises(UnsupportedOperatorError, match="Erf") as refused:
             imported(proto, strict=True)
         assert "without strict" in refused.value.hint
@@ -175,8 +165,10 @@ class TestLoops:
         )
         proto = model(
             [node("Loop", ["", "", "x"], ["y", "z"], body=body)],
-            [tensor("x", (2,))], ["y", "z"], {"three": np.int64(3)},
-        )  # fmt: skip
+            [tensor("x", (2,))],
+            ["y", "z"],
+            {"three": np.int64(3)},
+        )
         x = floats(2)
         found = await results(imported(proto), x=x)
         np.testing.assert_allclose(found["y"], 16 * x)
@@ -265,11 +257,21 @@ async def test_recurrences_with_lengths_directions_and_bounds() -> None:
     x, w, r = floats(4, 3, 2), floats(2, 5, 2), floats(2, 5, 5)
     lengths = [4, 1, 3]
     proto = model(
-        [node("RNN", ["x", "w", "r", "", "n"], ["y", "h"], hidden_size=5, clip=0.5,
-              direction="bidirectional", activations=["Relu", "Relu"])],
-        [tensor("x", x.shape)], ["y", "h"],
+        [
+            node(
+                "RNN",
+                ["x", "w", "r", "", "n"],
+                ["y", "h"],
+                hidden_size=5,
+                clip=0.5,
+                direction="bidirectional",
+                activations=["Relu", "Relu"],
+            )
+        ],
+        [tensor("x", x.shape)],
+        ["y", "h"],
         {"w": w, "r": r, "n": np.int32(lengths)},
-    )  # fmt: skip
+    )
     found = await results(imported(proto), x=x)
     for place in range(2):
         whole, last = recurrence_by_hand(
@@ -291,8 +293,7 @@ def nodes_model(proto: Any, inputs: int = 1) -> Any:
 
 
 def with_external_weight() -> Any:
-    proto = model([node("Add", ["x", "w"], ["y"])], [tensor("x", (2,))], ["y"],
-                  {"w": floats(2)})  # fmt: skip
+    proto = written("float[2] x => float[] y", "y = Add(x, w)", {"w": floats(2)})
     weight = proto.graph.initializer[0]
     weight.ClearField("raw_data")
     weight.data_location = TensorProto.EXTERNAL
@@ -302,10 +303,11 @@ def with_external_weight() -> Any:
 
 
 def expanding() -> Any:
-    return model(
-        [node("Expand", ["x", "n"], ["e"]), node("ReduceMax", ["e"], ["y"])],
-        [tensor("x", (2,))], ["y"], {"n": np.int64([1 << 40, 2])},
-    )  # fmt: skip
+    return written(
+        "float[2] x => float[] y",
+        "e = Expand(x, n); y = ReduceMax(e)",
+        {"n": np.int64([1 << 40, 2])},
+    )
 
 
 def long(type_: str, *inputs: str, **attributes: Any) -> Any:
@@ -358,7 +360,7 @@ def unrolled(steps: int) -> Any:
 
 
 def own_operator() -> Any:
-    proto = model([node("F", ["x"], ["y"], domain="own")], [tensor("x", (2,))], ["y"])
+    proto = written("float[2] x => float[] y", "y = own.F(x)")
     proto.opset_import.append(helper.make_opsetid("own", 1))
     return proto
 
@@ -370,7 +372,7 @@ async def prepared_and_run(device: asyncnn.Device, made: Any, inputs: int) -> No
 
 class TestGraphsOfClients:
     async def test_one_that_is_right_runs(self) -> None:
-        proto = model([node("Erf", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+        proto = written("float[2] x => float[] y", "y = Erf(x)")
         async with asyncnn.open_device("reference") as device:
             prepared = await device.prepare(nodes_model(proto))
             found = await prepared.run([np.float32([0, 9])])
@@ -409,10 +411,10 @@ class TestGraphsOfClients:
             (with_external_weight(), 1),
             (own_operator(), 1),
             (expanding(), 1),
-            (model([node("Erf", ["x"], ["y"])], [tensor("x", (2,))], ["y"]), 2),
-            (model([node("Erf", ["q"], ["y"])], [tensor("x", (2,))], ["y"]), 1),
-            (model([node("Shape", ["x"], ["y"])], [tensor("x", (2,))], ["y"]), 1),
-            (model([node("Nothing", ["x"], ["y"])], [tensor("x", (2,))], ["y"]), 1),
+            (written("float[2] x => float[] y", "y = Erf(x)"), 2),
+            (written("float[2] x => float[] y", "y = Erf(q)"), 1),
+            (written("float[2] x => float[] y", "y = Shape(x)"), 1),
+            (written("float[2] x => float[] y", "y = Nothing(x)"), 1),
         ],
         ids=["external", "own", "huge", "inputs", "unknown", "type", "operator"],
     )
@@ -420,7 +422,7 @@ class TestGraphsOfClients:
         async with asyncnn.open_device("reference") as device:
             with pytest.raises(AsyncnnError):
                 await prepared_and_run(device, nodes_model(proto, inputs), inputs)
-            good = model([node("Erf", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+            good = written("float[2] x => float[] y", "y = Erf(x)")
             prepared = await device.prepare(nodes_model(good))
             assert (await prepared.run([np.zeros(2, np.float32)]))["y"].sum() == 0
 

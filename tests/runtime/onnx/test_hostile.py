@@ -11,7 +11,7 @@ from onnx import helper
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.runtime.file_kinds import kind_of
-from tests.runtime.onnx.files import imported, model, tensor
+from tests.runtime.onnx.files import imported, model, tensor, written
 
 node = helper.make_node
 RNG = np.random.default_rng(3)
@@ -123,11 +123,7 @@ def test_what_does_not_begin_like_onnx_is_no_such_file(content: bytes) -> None:
 
 
 def test_a_cycle_is_an_error() -> None:
-    proto = model(
-        [node("Add", ["x", "b"], ["a"]), node("Abs", ["a"], ["b"])],
-        [tensor("x", (2,))],
-        ["b"],
-    )
+    proto = written("float[2] x => float[] b", "a = Add(x, b); b = Abs(a)")
     with pytest.raises(InvalidArgumentError, match="'b' is not computed before"):
         imported(proto)
 
@@ -148,10 +144,9 @@ def test_a_cycle_is_an_error() -> None:
     ],
 )
 def test_a_graph_that_contradicts_itself_is_an_error(change: Any, message: str) -> None:
-    proto = model(
-        [node("Concat", ["x", "w"], ["y"], axis=0)],
-        [tensor("x", (4, 2, 3))],
-        ["y"],
+    proto = written(
+        "float[4, 2, 3] x => float[] y",
+        "y = Concat<axis=0>(x, w)",
         {"w": np.ones((4, 2, 3), np.float32)},
     )
     change(proto.graph)
@@ -159,109 +154,88 @@ def test_a_graph_that_contradicts_itself_is_an_error(change: Any, message: str) 
         imported(proto)
 
 
+FLOATS, NUMBERS = "=> float[] y", "=> int64[] y"
+SIDES = {"a": (1 << 16, 1), "b": (1, 1 << 16)}
+
+
 @pytest.mark.parametrize(
-    "made",
+    ("ends", "nodes", "weights"),
     [
-        model(
-            [node("ConstantOfShape", ["n"], ["y"])], [], ["y"],
-            {"n": np.int64([1 << 20, 1 << 20])},
+        (FLOATS, "y = ConstantOfShape(n)", {"n": np.int64([1 << 20, 1 << 20])}),
+        (FLOATS, "y = Expand(w, n)", {"w": np.float32([1]), "n": np.int64([1 << 31])}),
+        (FLOATS, "y = Tile(w, n)", {"w": np.float32([1]), "n": np.int64([1 << 40])}),
+        (
+            NUMBERS,
+            "y = Range(a, b, c)",
+            dict(zip("abc", np.int64([0, 1 << 60, 1]), strict=True)),
         ),
-        model(
-            [node("Expand", ["w", "n"], ["y"])], [], ["y"],
-            {"w": np.float32([1]), "n": np.int64([1 << 31])},
+        (
+            FLOATS,
+            "y = Range(a, b, c)",
+            dict(zip("abc", np.float32([0, 1e30, 1e-30]), strict=True)),
         ),
-        model(
-            [node("Tile", ["w", "n"], ["y"])], [], ["y"],
-            {"w": np.float32([1]), "n": np.int64([1 << 40])},
-        ),
-        model(
-            [node("Range", ["a", "b", "c"], ["y"])], [], [tensor("y", None, np.int64)],
-            {"a": np.int64(0), "b": np.int64(1 << 60), "c": np.int64(1)},
-        ),
-        model(
-            [node("Range", ["a", "b", "c"], ["y"])], [], ["y"],
-            {"a": np.float32(0), "b": np.float32(1e30), "c": np.float32(1e-30)},
-        ),
-        model(
-            [node("OneHot", ["x", "n", "v"], ["y"])], [tensor("x", (9,))], ["y"],
+        (
+            f"float[9] x {FLOATS}",
+            "y = OneHot(x, n, v)",
             {"n": np.int64(1 << 50), "v": np.float32([0, 1])},
         ),
-        model(
-            [node("Resize", ["x", "", "", "n"], ["y"], mode="cubic")],
-            [tensor("x", (1, 1, 4, 4))], ["y"],
+        (
+            f"float[1, 1, 4, 4] x {FLOATS}",
+            'y = Resize<mode="cubic">(x, "", "", n)',
             {"n": np.int64([1, 1, 1 << 40, 4])},
         ),
-        model(
-            [node("Pad", ["x", "n"], ["y"], mode="edge")], [tensor("x", (4,))], ["y"],
+        (
+            f"float[4] x {FLOATS}",
+            'y = Pad<mode="edge">(x, n)',
             {"n": np.int64([1 << 50, 0])},
         ),
-        model(
-            [node("MaxPool", ["x"], ["y"], kernel_shape=[1 << 40])],
-            [tensor("x", (1, 1, 4))], ["y"],
+        (f"float[1, 1, 4] x {FLOATS}", f"y = MaxPool<kernel_shape=[{1 << 40}]>(x)", {}),
+        (
+            f"float[1, 1, 4] x {FLOATS}",
+            f"y = Conv<pads=[{1 << 40}, 0]>(x, w)",
+            {"w": np.ones((1, 1, 3), np.float32)},
         ),
-        model(
-            [node("Conv", ["x", "w"], ["y"], pads=[1 << 40, 0])],
-            [tensor("x", (1, 1, 4))], ["y"], {"w": np.ones((1, 1, 3), np.float32)},
+        (
+            FLOATS,
+            "y = Mul(a, b)",
+            {name: np.ones(n, np.float32) for name, n in SIDES.items()},
         ),
-        model(
-            [node("Mul", ["a", "b"], ["y"])], [], ["y"],
-            {"a": np.ones((1 << 16, 1), np.float32),
-             "b": np.ones((1, 1 << 16), np.float32)},
-        ),
-        model(
-            [node("OneHot", ["x", "n", "v"], ["y"])], [], [tensor("y", None)],
+        (
+            FLOATS,
+            "y = OneHot(x, n, v)",
             {"x": np.int64([1]), "n": np.int64(1 << 40), "v": np.float32([0, 1])},
         ),
     ],
-)  # fmt: skip
-def test_a_few_bytes_cannot_ask_for_much(made: Any) -> None:
+    ids=lambda value: value.replace(" ", "") if isinstance(value, str) else "",
+)
+def test_a_few_bytes_cannot_ask_for_much(ends: str, nodes: str, weights: Any) -> None:
+    proto = written(ends, nodes, weights)
     before = grown_bytes()
     with pytest.raises(AsyncnnError):
-        imported(made)
+        imported(proto)
     assert grown_bytes() - before < 1 << 28
 
 
-def test_an_endless_loop_is_refused() -> None:
-    body = helper.make_graph(
-        [node("Identity", ["go"], ["on"]), node("Abs", ["s"], ["t"])],
-        "body",
-        [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (1,))],
-        [tensor("on", (), np.bool_), tensor("t", (1,))],
+@pytest.mark.parametrize(
+    ("step", "count", "weights"),
+    [("Abs", '""', {}), ("Exp", "many", {"many": np.int64(2**40)})],
+    ids=["endless", "of too many steps"],
+)
+def test_a_loop_without_an_end_is_refused(step: str, count: str, weights: Any) -> None:
+    body = (
+        "g (int64 i, bool go, float[1] s) => (bool on, float[1] t)"
+        f" {{ on = Identity(go) t = {step}(s) }}"
     )
-    proto = model(
-        [node("Loop", ["", "", "x"], ["y"], body=body)], [tensor("x", (1,))], ["y"]
-    )
+    loop = f'y = Loop<body = {body}>({count}, "", x)'
     with pytest.raises(AsyncnnError, match="time steps"):
-        imported(proto)
-
-
-def test_a_loop_of_too_many_steps_is_refused() -> None:
-    body = helper.make_graph(
-        [node("Identity", ["go"], ["on"]), node("Exp", ["s"], ["t"])],
-        "body",
-        [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (1,))],
-        [tensor("on", (), np.bool_), tensor("t", (1,))],
-    )
-    proto = model(
-        [node("Loop", ["many", "", "x"], ["y"], body=body)],
-        [tensor("x", (1,))],
-        ["y"],
-        {"many": np.int64(2**40)},
-    )
-    with pytest.raises(AsyncnnError, match="time steps"):
-        imported(proto)
+        imported(written("float[1] x => float[] y", loop, weights))
 
 
 def test_functions_that_call_themselves_are_refused() -> None:
     call = node("Again", ["a"], ["b"], domain="own")
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     function = helper.make_function("own", "Again", ["a"], ["b"], [call], opsets)
-    proto = model(
-        [node("Again", ["x"], ["y"], domain="own")],
-        [tensor("x", (1,))],
-        ["y"],
-        functions=[function],
-    )
+    proto = written("float[1] x => float[] y", "y = own.Again(x)", functions=[function])
     with pytest.raises(AsyncnnError, match="nested too deeply"):
         imported(proto)
 
@@ -287,11 +261,8 @@ def test_functions_that_multiply_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     last = helper.make_function(
         "own", "F25", ["a"], ["b"], [node("Abs", ["a"], ["b"])], opsets
     )
-    proto = model(
-        [node("F0", ["x"], ["y"], domain="own")],
-        [tensor("x", (1,))],
-        ["y"],
-        functions=[*functions, last],
+    proto = written(
+        "float[1] x => float[] y", "y = own.F0(x)", functions=[*functions, last]
     )
     with pytest.raises(AsyncnnError, match="nodes"):
         imported(proto)

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
-from tests.runtime.onnx.files import imported, model, tensor
+from tests.runtime.onnx.files import imported, model, tensor, written
 
 node = helper.make_node
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -123,11 +123,8 @@ def test_a_file_beside_it_whose_name_the_system_refuses(
     location: str, tmp_path: Path
 ) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    proto = model(
-        [node("Add", ["x", "w"], ["y"])],
-        [tensor("x", (2,))],
-        ["y"],
-        {"w": np.float32([1, 2])},
+    proto = written(
+        "float[2] x => float[] y", "y = Add(x, w)", {"w": np.float32([1, 2])}
     )
     weight = proto.graph.initializer[0]
     weight.ClearField("raw_data")

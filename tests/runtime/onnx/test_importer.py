@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,15 @@ from onnx import helper, numpy_helper
 import asyncnn
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.runtime.tflite import UnsupportedOperatorError
-from tests.runtime.onnx.files import imported, model, operations, results, tensor
+from tests.processes import python
+from tests.runtime.onnx.files import (
+    imported,
+    model,
+    operations,
+    results,
+    tensor,
+    written,
+)
 
 node = helper.make_node
 RNG = np.random.default_rng(17)
@@ -71,19 +77,12 @@ class TestLoading:
             "try: asyncnn.load(sys.argv[1])\n"
             "except asyncnn.GeneralFailureError as error: print(error.hint)\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(path)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = python("-c", script, path, check=True)
         assert "asyncnn[onnx]" in done.stdout
 
     def test_importing_the_project_does_not_import_the_package(self) -> None:
         script = "import asyncnn, sys; asyncnn.load; print('onnx' in sys.modules)"
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True
-        )
+        done = python("-c", script, check=True)
         assert done.stdout.strip() == "False"
 
 
@@ -162,21 +161,15 @@ class TestOpenAxes:
             imported(proto)
 
     def test_axes_of_one_name_have_one_length(self) -> None:
-        proto = model(
-            [node("Add", ["x", "y"], ["z"])],
-            [tensor("x", ("n", 2)), tensor("y", ("n", 2))],
-            ["z"],
-        )
+        proto = written("float[n, 2] x, float[n, 2] y => float[] z", "z = Add(x, y)")
         named = imported(proto, input_shapes={"x": (5, 2)})
         assert [info.dimensions for info in named.inputs] == [(5, 2), (5, 2)]
 
 
 class TestConstants:
     async def test_an_input_may_be_fixed(self) -> None:
-        proto = model(
-            [node("Reshape", ["x", "shape"], ["y"])],
-            [tensor("x", (2, 6)), tensor("shape", (2,), np.int64)],
-            ["y"],
+        proto = written(
+            "float[2, 6] x, int64[2] shape => float[] y", "y = Reshape(x, shape)"
         )
         named = imported(proto, constants={"shape": [3, -1]})
         assert [info.name for info in named.inputs] == ["x"]
@@ -198,11 +191,8 @@ class TestConstants:
             imported(small_network(), constants={"x": value})
 
     def test_values_beyond_32_bits_are_refused(self) -> None:
-        proto = model(
-            [node("Max", ["x", "w"], ["y"])],
-            [tensor("x", (2,), np.int64)],
-            [tensor("y", (2,), np.int64)],
-            {"w": np.int64([1, 1 << 40])},
+        proto = written(
+            "int64[2] x => int64[2] y", "y = Max(x, w)", {"w": np.int64([1, 1 << 40])}
         )
         with pytest.raises(InvalidArgumentError, match="beyond 32 bits"):
             imported(proto)
@@ -233,16 +223,10 @@ class TestConstants:
 
 class TestRefusals:
     def test_all_unsupported_operators_are_named_at_once(self) -> None:
-        proto = model(
-            [
-                node("RandomNormalLike", ["x"], ["d"]),
-                node("Relu", ["x"], ["r"]),
-                node("RandomNormalLike", ["r"], ["e"]),
-                node("Bernoulli", ["x"], ["n"]),
-                node("Add", ["d", "e"], ["y"]),
-            ],
-            [tensor("x", (2, 3, 3))],
-            ["y", tensor("n", None)],
+        proto = written(
+            "float[2, 3, 3] x => float[] y, float[] n",
+            "d = RandomNormalLike(x); r = Relu(x); e = RandomNormalLike(r); "
+            "n = Bernoulli(x); y = Add(d, e)",
         )
         with pytest.raises(UnsupportedOperatorError) as found:
             imported(proto)
@@ -254,24 +238,13 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("proto", "message"),
         [
+            (written("double[2] x => double[2] y", "y = Abs(x)"), "float64"),
             (
-                model(
-                    [node("Abs", ["x"], ["y"])],
-                    [tensor("x", (2,), np.float64)],
-                    [tensor("y", (2,), np.float64)],
-                ),
-                "float64",
-            ),
-            (
-                model([node("Abs", ["x"], ["y"])], [tensor("x", (2,))], ["y"], opset=5),
+                written("float[2] x => float[] y", "y = Abs(x)", opset=5),
                 "operator set 5",
             ),
             (
-                model(
-                    [node("Abs", ["x"], ["y"], domain="com.example")],
-                    [tensor("x", (2,))],
-                    ["y"],
-                ),
+                written("float[2] x => float[] y", "y = com.example.Abs(x)"),
                 "com.example.Abs",
             ),
         ],
@@ -319,20 +292,18 @@ class TestRefusals:
         np.testing.assert_allclose(found["y"], wanted, rtol=1e-3, atol=1e-3)
 
     def test_a_constant_too_large_to_be_filled_is_an_error(self) -> None:
-        proto = model(
-            [node("ConstantOfShape", ["s"], ["y"])],
-            [tensor("x", (1,))],
-            ["y"],
+        proto = written(
+            "float[1] x => float[] y",
+            "y = ConstantOfShape(s)",
             {"s": np.int64([1 << 20, 1 << 20])},
         )
         with pytest.raises(InvalidArgumentError, match="too large"):
             imported(proto)
 
     def test_a_window_that_is_longer_than_a_volume_is_refused(self) -> None:
-        proto = model(
-            [node("Conv", ["x", "w"], ["y"])],
-            [tensor("x", (1, 1, 2, 2, 2))],
-            ["y"],
+        proto = written(
+            "float[1, 1, 2, 2, 2] x => float[] y",
+            "y = Conv(x, w)",
             {"w": floats(1, 1, 3, 1, 1)},
         )
         with pytest.raises(UnsupportedOperatorError):
@@ -348,15 +319,10 @@ class TestRefusals:
 
 class TestGraphs:
     def test_transposes_that_meet_vanish(self) -> None:
-        proto = model(
-            [
-                node("Transpose", ["x"], ["a"], perm=[0, 2, 3, 1]),
-                node("Identity", ["a"], ["b"]),
-                node("Transpose", ["b"], ["c"], perm=[0, 3, 1, 2]),
-                node("Relu", ["c"], ["y"]),
-            ],
-            [tensor("x", (2, 3, 4, 5))],
-            ["y"],
+        proto = written(
+            "float[2, 3, 4, 5] x => float[] y",
+            "a = Transpose<perm=[0, 2, 3, 1]>(x); b = Identity(a); "
+            "c = Transpose<perm=[0, 3, 1, 2]>(b); y = Relu(c)",
         )
         assert operations(imported(proto)) == ["RELU"]
 
@@ -392,23 +358,18 @@ class TestGraphs:
             [node("Add", ["a", "a"], ["b"])],
             [helper.make_opsetid("", 17)],
         )
-        proto = model(
-            [
-                node("Twice", ["x"], ["t"], domain="com.example"),
-                node("Twice", ["t"], ["y"], domain="com.example"),
-            ],
-            [tensor("x", (2,))],
-            ["y"],
+        proto = written(
+            "float[2] x => float[] y",
+            "t = com.example.Twice(x); y = com.example.Twice(t)",
             functions=[function],
         )
         found = await results(imported(proto), x=np.float32([1, 2]))
         np.testing.assert_array_equal(found["y"], [4, 8])
 
     async def test_an_input_or_constant_may_be_an_output(self) -> None:
-        proto = model(
-            [node("Identity", ["x"], ["y"]), node("Identity", ["w"], ["z"])],
-            [tensor("x", (2,))],
-            ["y", "z"],
+        proto = written(
+            "float[2] x => float[] y, float[] z",
+            "y = Identity(x); z = Identity(w)",
             {"w": np.float32([7])},
         )
         found = await results(imported(proto), x=np.float32([1, 2]))
@@ -416,14 +377,10 @@ class TestGraphs:
         np.testing.assert_array_equal(found["z"], [7])
 
     async def test_ranks_above_four_are_merged(self) -> None:
-        proto = model(
-            [
-                node("Reshape", ["x", "deep"], ["d"]),
-                node("Transpose", ["d"], ["t"], perm=[5, 3, 1, 4, 2, 0]),
-                node("ReduceMax", ["t"], ["y"], axes=[1, 4], keepdims=0),
-            ],
-            [tensor("x", (4, 6, 4))],
-            ["y"],
+        proto = written(
+            "float[4, 6, 4] x => float[] y",
+            "d = Reshape(x, deep); t = Transpose<perm=[5, 3, 1, 4, 2, 0]>(d); "
+            "y = ReduceMax<axes=[1, 4], keepdims=0>(t)",
             {"deep": np.int64([2, 2, 2, 3, 2, 2])},
         )
         x = floats(4, 6, 4)
@@ -433,10 +390,9 @@ class TestGraphs:
 
 class TestExternalData:
     def saved(self, folder: Path, **changes: str) -> Path:
-        proto = model(
-            [node("Add", ["x", "w"], ["y"])],
-            [tensor("x", (64,))],
-            ["y"],
+        proto = written(
+            "float[64] x => float[] y",
+            "y = Add(x, w)",
             {"w": np.arange(64, dtype=np.float32)},
         )
         path = folder / "model.onnx"

@@ -18,7 +18,7 @@ from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from tests.runtime.onnx.files import imported, model, results, tensor
+from tests.runtime.onnx.files import imported, model, results, tensor, written
 from tests.runtime.onnx.node_cases import judge
 
 node = helper.make_node
@@ -153,8 +153,6 @@ def test_what_means_something_else_today_is_refused(made: Any, reason: str) -> N
 
 
 async def test_dropout_in_its_test_phase_is_nothing() -> None:
-    proto = model(
-        [node("Dropout", ["x"], ["y"], is_test=1)], [tensor("x", (3,))], ["y"], opset=6
-    )
+    proto = written("float[3] x => float[] y", "y = Dropout<is_test=1>(x)", opset=6)
     found = await results(imported(proto), x=np.float32([1, 2, 3]))
     assert found["y"].tolist() == [1, 2, 3]

@@ -7,7 +7,14 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tests.runtime.onnx.files import imported, model, operations, results, tensor
+from tests.runtime.onnx.files import (
+    imported,
+    model,
+    operations,
+    results,
+    tensor,
+    written,
+)
 
 node = helper.make_node
 RNG = np.random.default_rng(29)
@@ -306,10 +313,9 @@ async def test_integer_products_are_exact(dtype: Any) -> None:
 
 
 async def test_dynamic_quantisation_is_right_to_a_step() -> None:
-    proto = model(
-        [node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])],
-        [tensor("x", (3, 40))],
-        [tensor("y", None, np.uint8), "s", tensor("z", None, np.uint8)],
+    proto = written(
+        "float[3, 40] x => uint8[] y, float[] s, uint8[] z",
+        "y, s, z = DynamicQuantizeLinear(x)",
     )
     x = RNG.standard_normal((3, 40)).astype(np.float32)
     session = onnxruntime.InferenceSession(proto.SerializeToString())

@@ -18,7 +18,7 @@ from asyncnn.hal.types import OperationType
 from asyncnn.memory.pools import view
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from tests.runtime.onnx.files import classifier, model, tensor
+from tests.runtime.onnx.files import classifier, model, tensor, written
 
 node = helper.make_node
 Types = onnx.TensorProto
@@ -271,7 +271,7 @@ class TestAxes:
             assert given.inputs[0].dimensions == (1,)
 
     def test_of_a_tensor_of_any_rank_are_open_or_given(self) -> None:
-        proto = model([node("Neg", ["x"], ["y"])], [tensor("x", None)], ["y"])
+        proto = written("float[] x => float[] y", "y = Neg(x)")
         assert loaded(proto).inputs[0].dimensions == ()
         named = loaded(proto, input_shapes={"x": (2, 0)})
         assert (named.inputs[0].dimensions, named.inputs[0].axes) == ((2, 0), ("", "?"))
@@ -332,7 +332,7 @@ class TestBytes:
 
     def test_of_external_files_are_in_it(self, tmp_path: Path) -> None:
         w = np.arange(4096, dtype=np.float32)
-        proto = model([node("Add", ["x", "w"], ["y"])], [tensor("x", (4096,))], ["y"])
+        proto = written("float[4096] x => float[] y", "y = Add(x, w)")
         proto.graph.initializer.append(numpy_helper.from_array(w, "w"))
         path = tmp_path / "model.onnx"
         onnx.save(proto, path, save_as_external_data=True, location="w.bin")
@@ -414,11 +414,11 @@ class TestBytes:
 
 class TestStrict:
     def test_translates_at_once(self) -> None:
-        proto = model([node("Neg", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+        proto = written("float[2] x => float[] y", "y = Neg(x)")
         assert operations(loaded(proto, strict=True)) == [OperationType.NEG]
 
     async def test_refuses_what_has_no_form_in_the_hal(self) -> None:
-        proto = model([node("Det", ["x"], ["y"])], [tensor("x", (2, 2))], ["y"])
+        proto = written("float[2, 2] x => float[] y", "y = Det(x)")
         assert is_region(loaded(proto))
         content = proto.SerializeToString()
         with pytest.raises(UnsupportedOperatorError, match="Det"):
@@ -429,7 +429,7 @@ class TestStrict:
 
 class TestRegionsOfModels:
     def test_are_of_those_with_one_operation_of_the_extension(self) -> None:
-        strict = model([node("Neg", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+        strict = written("float[2] x => float[] y", "y = Neg(x)")
         assert region_of(loaded(strict, strict=True).model) is None
 
     def test_that_break_a_rule_are_refused(self) -> None:

@@ -13,7 +13,7 @@ import asyncnn
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.pipeline import Pipeline, Stage
 from asyncnn.runtime.states import pairs_by_name
-from tests.runtime.onnx.files import model, tensor
+from tests.runtime.onnx.files import model, tensor, written
 from tests.runtime.tflite.files import Op, Signature, T, write
 from tests.service.restarting import BRIEFLY, running
 
@@ -194,10 +194,9 @@ class TestRuns:
 
 class TestFiles:
     def test_are_told_which_inputs_are_state(self) -> None:
-        odd = model(
-            [node("Add", ["a", "b"], ["y"]), node("Neg", ["a"], ["z"])],
-            [tensor("a", (1, 4)), tensor("b", (1, 4))],
-            [tensor("y", (1, 4)), tensor("z", (1, 4))],
+        odd = written(
+            "float[1, 4] a, float[1, 4] b => float[1, 4] y, float[1, 4] z",
+            "y = Add(a, b); z = Neg(a)",
         ).SerializeToString()
         assert asyncnn.load(odd).pairs == ()
         named = asyncnn.load(odd, states={"a": "z"})
@@ -348,13 +347,10 @@ def test_a_model_has_more_than_state() -> None:
 
 
 def test_a_cache_that_grows_is_none() -> None:
-    growing = model(
-        [
-            node("Concat", ["past_cache", "x"], ["present_cache"], axis=1),
-            node("Neg", ["x"], ["y"]),
-        ],
-        [tensor("x", (1, 1, 4)), tensor("past_cache", (1, "past", 4))],
-        [tensor("present_cache", (1, "total", 4)), tensor("y", (1, 1, 4))],
+    growing = written(
+        "float[1, 1, 4] x, float[1, past, 4] past_cache"
+        " => float[1, total, 4] present_cache, float[1, 1, 4] y",
+        "present_cache = Concat<axis=1>(past_cache, x); y = Neg(x)",
     )
     named = asyncnn.load(growing.SerializeToString())
     assert named.inputs[1].dimensions == named.outputs[0].dimensions == (1, 0, 4)

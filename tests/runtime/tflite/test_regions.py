@@ -1,8 +1,6 @@
 """Files without a HAL form run on LiteRT as they are, and no damaged one harms it."""
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -28,6 +26,7 @@ from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.devices.cache.client import prepared_in
 from tests.measuring import best_of
 from tests.places import driver_of, opened
+from tests.processes import python
 from tests.runtime.tflite import mutating
 from tests.runtime.tflite.cases import I8, Case, const, f32, i8, ramp
 from tests.runtime.tflite.files import G, Op, T, given, write
@@ -411,10 +410,7 @@ def test_no_change_of_a_file_ends_the_process(case: Case, tmp_path: Path) -> Non
         return
     path = tmp_path / "model.tflite"
     path.write_bytes(file)
-    command = [sys.executable, "-m", mutating.__name__, str(path), "1", "0", "100"]
-    ran = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300
-    )
+    ran = python("-m", mutating.__name__, path, "1", "0", "100", timeout=300)
     assert "ran" in ran.stdout, (ran.stdout[-10:], ran.returncode, ran.stderr[-500:])
 
 
