@@ -277,22 +277,11 @@ def test_where_no_thread_can_be_started_steps_are_taken_here(
 
 
 class TestBlocking:
-    def test_an_interrupt_ends_the_waiting(self, gate: threading.Event) -> None:
-        def hang() -> None:
-            os.kill(os.getpid(), signal.SIGINT)
-            gate.wait()
-
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                call_abandonable("", in_one(hang))
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    def test_one_that_only_cancels_the_task_does_so_too(
-        self, gate: threading.Event
+    @pytest.mark.parametrize("in_a_task", [False, True])
+    def test_an_interrupt_ends_the_waiting(
+        self, gate: threading.Event, in_a_task: bool
     ) -> None:
-        """As `asyncio.run` has it: nothing is raised where the task blocks."""
+        """In a task of `asyncio.run` nothing is raised where it blocks."""
 
         def hang() -> None:
             os.kill(os.getpid(), signal.SIGINT)
@@ -304,7 +293,7 @@ class TestBlocking:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with pytest.raises(KeyboardInterrupt):
-                asyncio.run(main())
+                asyncio.run(main()) if in_a_task else call_abandonable("", in_one(hang))
         finally:
             signal.signal(signal.SIGINT, before)
 

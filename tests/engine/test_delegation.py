@@ -10,11 +10,7 @@ import pytest
 from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.engine.plan_execution import MOST_INTERRUPTED, run_straight
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    MissedDeadlineTransientError,
-    ResourceExhaustedTransientError,
-)
+from asyncnn.hal.errors import GeneralFailureError, error_for
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import ErrorStatus, Operand, OperationType
 from asyncnn.kernels import registry
@@ -259,30 +255,27 @@ def in_thread(function: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_an_abort_interrupts_the_delegate() -> None:
-    running = Running(1)
+@pytest.mark.parametrize(
+    ("within_s", "status"),
+    [
+        (None, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT),
+        (0.1, ErrorStatus.MISSED_DEADLINE_TRANSIENT),
+    ],
+    ids=["by an abort", "by a deadline that passed"],
+)
+def test_the_delegate_is_interrupted(
+    within_s: float | None, status: ErrorStatus
+) -> None:
+    deadlines = [time.monotonic_ns() + round(within_s * 1e9)] if within_s else []
+    running = Running(1, *deadlines)
 
-    def abort() -> None:
+    def end() -> None:
         running.begun.acquire()
-        running.execution.abort(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+        time.sleep(within_s + 0.001 if within_s else 0)
+        running.execution.abort(status)
 
-    thread = in_thread(abort)
-    with pytest.raises(ResourceExhaustedTransientError):
-        running.execution.advance()
-    thread.join()
-
-
-def test_a_deadline_that_passed_is_seen_when_the_run_is_interrupted() -> None:
-    deadline_ns = time.monotonic_ns() + 100_000_000
-    running = Running(1, deadline_ns)
-
-    def expire() -> None:
-        running.begun.acquire()
-        time.sleep(0.101)
-        running.execution.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
-
-    thread = in_thread(expire)
-    with pytest.raises(MissedDeadlineTransientError):
+    thread = in_thread(end)
+    with pytest.raises(type(error_for(status))):
         running.execution.advance()
     thread.join()
 

@@ -13,6 +13,7 @@ from asyncnn.engine.job import Job
 from asyncnn.engine.plan_execution import PlanExecution, run_bound
 from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.errors import (
+    AsyncnnError,
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
 )
@@ -192,31 +193,23 @@ def test_it_pauses_between_all_steps() -> None:
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_an_abort_is_seen_between_steps(after: int) -> None:
-    run = Run()
-    assert run.is_job
-    execution, pause = run.execution(), Pause()
-    pause.request()
-    for _ in range(after):
-        assert not execution.advance(pause)
-    execution.abort(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
-    with pytest.raises(ResourceExhaustedTransientError):
-        execution.advance(Pause())
-    assert (run.y == 77).all()
-
-
-@pytest.mark.parametrize("after", [0, 3])
-def test_a_deadline_is_seen_between_steps(after: int) -> None:
+@pytest.mark.parametrize("end", ["abort", "deadline"])
+def test_an_end_is_seen_between_steps(end: str, after: int) -> None:
     run = Run()
     assert run.is_job
     deadline_ns = 1 if not after else time.monotonic_ns() + 10**8
-    execution, pause = run.execution(deadline_ns), Pause()
+    execution = run.execution(*[deadline_ns] * (end == "deadline"))
+    pause = Pause()
     pause.request()
     for _ in range(after):
         assert not execution.advance(pause)
-    while time.monotonic_ns() < deadline_ns:
+    error: type[AsyncnnError] = MissedDeadlineTransientError
+    if end == "abort":
+        error = ResourceExhaustedTransientError
+        execution.abort(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+    while end == "deadline" and time.monotonic_ns() < deadline_ns:
         time.sleep(0.001)
-    with pytest.raises(MissedDeadlineTransientError):
+    with pytest.raises(error):
         execution.advance(Pause())
     assert (run.y == 77).all()
 

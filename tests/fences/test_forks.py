@@ -4,6 +4,8 @@ import asyncio
 import os
 import threading
 
+import pytest
+
 from asyncnn.fences import SyncFence
 from tests.forks import in_child_blocking
 
@@ -12,32 +14,23 @@ async def wait_for(fence: SyncFence) -> None:
     await fence
 
 
-async def test_a_child_that_ends_does_not_end_the_watch_of_its_parent() -> None:
+@pytest.mark.parametrize("child", ["ends", "waits as well"])
+async def test_a_child_does_not_end_the_watch_of_its_parent(child: str) -> None:
     bell = os.eventfd(0)
     fence = SyncFence.from_fd(bell)
     waiting = asyncio.create_task(wait_for(fence))
     await asyncio.sleep(0)
 
     def act() -> None:
-        waiting.get_coro().close()  # type: ignore[union-attr]
+        if child == "ends":
+            waiting.get_coro().close()  # type: ignore[union-attr]
+        else:
+            os.eventfd_write(bell, 1)
+            asyncio.run(wait_for(fence))
 
     in_child_blocking(act)
-    os.eventfd_write(bell, 1)
-    await asyncio.wait_for(waiting, 20)
-    os.close(bell)
-
-
-async def test_a_child_can_wait_for_what_its_parent_waits_for() -> None:
-    bell = os.eventfd(0)
-    fence = SyncFence.from_fd(bell)
-    waiting = asyncio.create_task(wait_for(fence))
-    await asyncio.sleep(0)
-
-    def act() -> None:
+    if child == "ends":
         os.eventfd_write(bell, 1)
-        asyncio.run(wait_for(fence))
-
-    in_child_blocking(act)
     await asyncio.wait_for(waiting, 20)
     os.close(bell)
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -291,6 +291,17 @@ def held() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), len(maps)
 
 
+def check_nothing_is_left(
+    work: Callable[[int], None], few: int, many: int, most_kb: int
+) -> None:
+    work(few)
+    before, resident = held(), resident_kb()
+    work(many)
+    assert held()[0] == before[0]
+    assert abs(held()[1] - before[1]) <= 3
+    assert resident_kb() - resident < most_kb
+
+
 @pytest.mark.alone
 class TestLeaks:
     def test_runs_leave_nothing_behind(
@@ -303,12 +314,7 @@ class TestLeaks:
                 outputs = [np.empty_like(output) for output in case.outputs]
                 assert graph.run([case.x.copy()], outputs)
 
-        runs(200)
-        before, resident = held(), resident_kb()
-        runs(1000)
-        assert held()[0] == before[0]
-        assert abs(held()[1] - before[1]) <= 3
-        assert resident_kb() - resident < 512
+        check_nothing_is_left(runs, 200, 1000, most_kb=512)
 
     def test_interrupted_runs_leave_nothing_behind(
         self, c_api: Engine, chain: Chain, case: Case
@@ -333,9 +339,4 @@ class TestLeaks:
                 assert graph.run([case.x], case.outputs)
                 graph.close()
 
-        compile_some(30)
-        before, resident = held(), resident_kb()
-        compile_some(100)
-        assert held()[0] == before[0]
-        assert abs(held()[1] - before[1]) <= 3
-        assert resident_kb() - resident < 1024
+        check_nothing_is_left(compile_some, 30, 100, most_kb=1024)

@@ -20,6 +20,7 @@ X = Operand(F32, (2, 3))
 OPEN = Operand(F32, (2, 0))
 FLAG = Operand(B8, (1,))
 QUANTIZED = Operand(Q8, (2,), scale=0.5, zero_point=7)
+EXTENSION = Operand(0x10001, extra_params=b"a")
 
 
 def body(inputs: list[Operand], outputs: list[Operand]) -> Subgraph:
@@ -90,17 +91,20 @@ class TestIf:
         with pytest.raises(InvalidArgumentError, match=rf"input 1 \(then\).*{message}"):
             check_if([X], [X], other, good)
 
-    @pytest.mark.parametrize("change", [{"scale": 0.25}, {"zero_point": 8}])
-    def test_values_keep_their_quantization(self, change: dict) -> None:
-        branch = body([], [replace(QUANTIZED, **change)])
-        with pytest.raises(InvalidArgumentError, match="scale or zero point"):
-            check_if([], [QUANTIZED], branch, branch)
-
-    def test_values_keep_their_extra_parameters(self) -> None:
-        extension = Operand(0x10001, extra_params=b"a")
-        branch = body([], [replace(extension, extra_params=b"b")])
-        with pytest.raises(InvalidArgumentError, match="extra parameters"):
-            check_if([], [extension], branch, branch)
+    @pytest.mark.parametrize(
+        ("value", "change", "message"),
+        [
+            (QUANTIZED, {"scale": 0.25}, "scale or zero point"),
+            (QUANTIZED, {"zero_point": 8}, "scale or zero point"),
+            (EXTENSION, {"extra_params": b"b"}, "extra parameters"),
+        ],
+    )
+    def test_values_keep_their_parameters(
+        self, value: Operand, change: dict, message: str
+    ) -> None:
+        branch = body([], [replace(value, **change)])
+        with pytest.raises(InvalidArgumentError, match=message):
+            check_if([], [value], branch, branch)
 
     @pytest.mark.parametrize("dimensions", [(), (0,), (2,), (1, 1)])
     def test_the_condition_is_exactly_one_boolean(

@@ -248,29 +248,18 @@ async def test_bytes_move_as_bytes(made: Any, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("type_", "scale", "zero"),
-    [("Sigmoid", 1 / 256, np.uint8(0)), ("Tanh", 1 / 128, np.uint8(128))],
+    ("type_", "given", "scale", "zero", "operations"),
+    [
+        ("Sigmoid", 0.03, 1 / 256, 0, ["LOGISTIC"]),
+        ("Tanh", 0.03, 1 / 128, 128, ["TANH"]),
+        ("Exp", 0.01, 0.02, 0, ["DEQUANTIZE", "EXP", "QUANTIZE"]),
+    ],
 )
-async def test_activations_of_a_fixed_form(type_: str, scale: float, zero: Any) -> None:
-    proto = around(
-        [node(type_, ["x_f"], ["y_f"])],
-        {"x": (0.03, np.uint8(121))},
-        {},
-        (scale, zero),
-        {"x": (2, 50)},
-    )
-    await compare(proto, ["LOGISTIC" if type_ == "Sigmoid" else "TANH"])
-
-
-async def test_what_the_hal_does_not_have_on_bytes_is_computed_on_floats() -> None:
-    proto = around(
-        [node("Exp", ["x_f"], ["y_f"])],
-        {"x": (0.01, np.uint8(121))},
-        {},
-        (0.02, np.uint8(0)),
-        {"x": (2, 50)},
-    )
-    await compare(proto, ["DEQUANTIZE", "EXP", "QUANTIZE"])
+async def test_activations_of_a_fixed_form_and_what_the_hal_has_on_floats_alone(
+    type_: str, given: float, scale: float, zero: int, operations: list[str]
+) -> None:
+    ends = {"x": (given, np.uint8(121))}, {}, (scale, np.uint8(zero)), {"x": (2, 50)}
+    await compare(around([node(type_, ["x_f"], ["y_f"])], *ends), operations)
 
 
 @pytest.mark.parametrize("channels", [1, 6])
