@@ -186,12 +186,8 @@ class TestPage:
             )
         )
         assert list(parts) == [
-            "Latency",
-            "Preparation and memory",
-            "Accuracy",
-            "Not measured",
-            "Device against device",
-            "Latency of net",
+            *("Latency", "Preparation and memory", "Accuracy", "Not measured"),
+            *("Device against device", "Latency of net"),
         ]
         latency, bars = parts["Latency"], parts["Device against device"]
         assert isinstance(latency, SortableTable)

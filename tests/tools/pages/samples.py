@@ -24,9 +24,7 @@ def table() -> SortableTable:
     return SortableTable(
         title="Latency",
         columns=[
-            Column("model"),
-            Column("p50", "us", help="median"),
-            Column("runs"),
+            *(Column("model"), Column("p50", "us", help="median"), Column("runs")),
             Column("goal"),
         ],
         rows=[
