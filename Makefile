@@ -3,14 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# `quick-measured` also records coverage, and takes half as long again.
+# `all-measured` is all cases, and records coverage.
 QUICK_TIER ?= quick
-# `exhaustive-unmeasured` leaves out what `coverage-of-cases` runs.
-EXHAUSTIVE_TIER ?= exhaustive
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 
 .PHONY: demo test test-rest test-all test-exhaustive test-uvloop test-pythons coverage \
-	coverage-of-cases check lint types size bench simulate schedules docs wheels clean
+	check lint types size bench simulate schedules docs wheels clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
@@ -23,13 +21,13 @@ test: lint
 	wait $$types; types=$$?; cat $(VENV)/types.log; \
 	exit $$((tests || types))
 
-# What `make test` leaves out.
-test-rest: test-exhaustive test-uvloop coverage
+# What `make test` leaves out; coverage is of what it runs, too.
+test-rest: coverage test-uvloop
 
 test-all: test test-rest
 
 test-exhaustive: $(READY)
-	$(BIN)/python -m tests.tiers $(EXHAUSTIVE_TIER)
+	$(BIN)/python -m tests.tiers exhaustive
 
 # What waits on the loop, on another one. Processes that tests start stay on asyncio.
 test-uvloop: $(READY)
@@ -40,15 +38,10 @@ test-uvloop: $(READY)
 test-pythons: $(READY)
 	$(BIN)/python -m tests.interpreters $(PYTHONS)
 
-# Fails below the floor in pyproject.toml.
+# All cases; fails below the floor in pyproject.toml.
 coverage: $(READY)
 	$(BIN)/coverage erase
-	$(BIN)/python -m tests.tiers quick-measured
-	$(MAKE) coverage-of-cases
-
-# After the tier `quick-measured`: records the exhaustive cases, and checks the floor.
-coverage-of-cases: $(READY)
-	$(BIN)/python -m tests.tiers cases-measured
+	$(BIN)/python -m tests.tiers all-measured
 	$(BIN)/coverage report
 
 check: lint types

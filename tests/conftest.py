@@ -24,6 +24,18 @@ pytest_plugins = [
 MANY_CASES = 6
 """Of a test that has more, those beyond are exhaustive; which, its name decides."""
 
+RECORDED_CASES = 2
+"""Of a test, while coverage is recorded: more run the same lines, and take long."""
+
+OF_ONE_CASE_EACH = tuple(
+    f"tests/{part}"
+    for part in (
+        *("cli/", "extensions/", "fences/", "fmq/", "kernels/embedding/"),
+        *("runtime/onnx/test_node_tests.py", "runtime/tflite/"),
+    )
+)
+"""Where each case of a test runs lines of its own: all are recorded."""
+
 LONG_S = 120.0
 """Beyond this time limit, a test is of those that begin first."""
 
@@ -74,7 +86,7 @@ def _freeze() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases that are exhaustive; refuse marks that tiers would not find."""
+    """Mark cases that are exhaustive or not recorded; refuse what tiers do not find."""
     for path in {item.path for item in items if item.get_closest_marker("alone")}:
         if "mark.alone" not in path.read_text():
             raise pytest.UsageError(f"{path} has tests that run alone, but no mark")
@@ -82,13 +94,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.get_closest_marker("exhaustive"):
             cases[item.nodeid.partition("[")[0]].append(item)
+    recorded: set[pytest.Item] = set()
     for test, of_it in cases.items():
         # The same ones in all processes; at even distances all might be of one path.
         chosen = random.Random(test).sample(of_it, min(MANY_CASES, len(of_it)))
+        recorded.update(chosen[:RECORDED_CASES])
         for item in set(of_it).difference(chosen):
             item.add_marker(pytest.mark.exhaustive)
+    for item in items:
+        if item not in recorded and not item.nodeid.startswith(OF_ONE_CASE_EACH):
+            item.add_marker(pytest.mark.unrecorded)
     # Those that may take longest first: the last ones have other processors wait.
     items.sort(key=_time_limit, reverse=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Record no coverage of what is marked so, nor of what is set up for it."""
+    plugin = item.config.pluginmanager.getplugin("_cov")
+    coverage: Any = getattr(plugin, "cov_controller", None)
+    if coverage is None or item.get_closest_marker("unrecorded") is None:
+        return (yield)
+    coverage.pause()
+    try:
+        return (yield)
+    finally:
+        coverage.resume()
 
 
 def _time_limit(item: pytest.Item) -> float:

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MANY_CASES, pytest_collection_modifyitems
+from tests.conftest import (
+    MANY_CASES,
+    OF_ONE_CASE_EACH,
+    RECORDED_CASES,
+    pytest_collection_modifyitems,
+)
 from tests.other_loops import FEWEST_CASES, MOST_VALUES, some
 
 ROOT = Path(__file__).parents[1]
@@ -142,6 +148,61 @@ def test_cases_are_left_of_those_that_are_not_exhaustive_by_themselves() -> None
     items: list[Any] = [Item(number, marks) for number, marks in enumerate(own)]
     pytest_collection_modifyitems(items)
     assert sum("exhaustive" not in item.marks for item in items) == MANY_CASES
+
+
+@pytest.mark.parametrize("folder", ["tests/", OF_ONE_CASE_EACH[0]])
+def test_coverage_is_recorded_of_some_cases_or_of_all_in_some_folders(
+    folder: str,
+) -> None:
+    items: list[Any] = [Item(number, set()) for number in range(99)]
+    for item in items:
+        item.nodeid = folder + item.nodeid
+    pytest_collection_modifyitems(items)
+    recorded = [item for item in items if "unrecorded" not in item.marks]
+    assert len(recorded) == (RECORDED_CASES if folder == "tests/" else len(items))
+    assert folder != "tests/" or not any("exhaustive" in i.marks for i in recorded)
+
+
+RECORDED = """
+import pytest
+import recorded
+
+def test_some():
+    recorded.some()
+
+@pytest.fixture
+def more():
+    return recorded.more()
+
+@pytest.mark.unrecorded
+def test_more(more):
+    recorded.most()
+
+def test_last():
+    recorded.last()
+"""
+
+
+def test_no_coverage_is_recorded_of_what_is_marked_so(tmp_path: Path) -> None:
+    (tmp_path / "recorded.py").write_text(
+        "\n".join(
+            f"def {name}():\n    pass" for name in ("some", "more", "most", "last")
+        )
+    )
+    (tmp_path / "test_it.py").write_text(RECORDED)
+    hook = "from tests.conftest import pytest_runtest_protocol"
+    (tmp_path / "conftest.py").write_text(hook)
+    options = ("--rootdir", tmp_path, "-c", os.devnull, "-p", "pytest_cov")
+    reported = ("--cov=recorded", "--cov-report=term-missing")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *reported, "test_it.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(r"recorded.py +8 +2 .* 4, 6$", ended.stdout, re.M), ended.stdout
 
 
 def test_those_that_may_take_longest_begin_and_others_stay_in_order() -> None:

@@ -44,16 +44,13 @@ class Part(msgspec.Struct, frozen=True):
     folders: tuple[str, ...] = ("tests",)
     text: str = ""
     """What files of tests have in them; all files if it is empty."""
-    left_out: tuple[str, ...] = ()
-    """Folders whose tests another part runs."""
     is_alone: bool = False
 
     def arguments(self) -> list[str]:
         text = "mark.alone" if self.is_alone else self.text
         places = files_with(text, self.folders) if text else self.folders
         shared = () if self.is_alone else PARALLEL
-        left_out = [f"--ignore={folder}" for folder in self.left_out]
-        return ["-m", self.chosen, *self.options, *shared, *left_out, *places]
+        return ["-m", self.chosen, *self.options, *shared, *places]
 
     def arguments_of_repetition(self) -> list[str]:
         """Choose those that failed, wherever they ran."""
@@ -77,36 +74,17 @@ def both(name: str, chosen: str, *options: str, **others: Any) -> tuple[Part, Pa
 
 MEASURED = ("--cov", "--cov-append", "--cov-report=", "--cov-fail-under=0")
 
-OF_ONE_CASE_EACH = tuple(
-    f"tests/{part}"
-    for part in (
-        *("cli", "extensions", "fences", "fmq", "kernels/embedding"),
-        *("runtime/onnx/test_node_tests.py", "runtime/tflite"),
-    )
-)
-"""Where each case of a test runs lines of its own: all cases count for coverage."""
-
 TIERS: dict[str, tuple[Part, ...]] = {
     "quick": both("quick", "not exhaustive and "),
     "exhaustive": both("exhaustive", "exhaustive and "),
-    "exhaustive-unmeasured": (
-        Part("exhaustive", "exhaustive and not alone", left_out=OF_ONE_CASE_EACH),
-        Part("exhaustive, alone", "exhaustive and alone", is_alone=True),
-    ),
     "uvloop": both("uvloop", "", "--loop", "uvloop", folders=WAITING, text="async"),
     "eager": both("eager", "not exhaustive and ", "--eager", folders=WAITING),
-    "quick-measured": (
-        Part("quick, measured", "not exhaustive and not alone", MEASURED),
-        Part("quick, alone", "not exhaustive and alone", is_alone=True),
-    ),
-    "cases-measured": (
-        Part("cases, measured", "exhaustive and not alone", MEASURED, OF_ONE_CASE_EACH),
+    "all-measured": (
+        Part("all, measured", "not alone", MEASURED),
+        Part("all, alone", "alone", is_alone=True),
     ),
 }
-"""Parts by tier. Those that record coverage leave out tests `alone`, which it slows.
-
-`exhaustive-unmeasured` is what `cases-measured` leaves of `exhaustive`.
-"""
+"""Parts by tier. Coverage is recorded of none that run `alone`, which it slows."""
 
 Pytest = Callable[[Sequence[str]], int]
 

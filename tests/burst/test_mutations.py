@@ -114,7 +114,7 @@ def random_packet(random_: random.Random, valid: list[bytes]) -> bytes:
             return (b"".join(valid) * longest)[: longest * DATUM_BYTES]
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 @pytest.mark.parametrize(
     "count",
     [

@@ -103,7 +103,7 @@ class TwoProcesses(RuleBasedStateMachine):
             200_000,
             4_000,
             id="many",
-            marks=[pytest.mark.exhaustive, pytest.mark.no_cover],
+            marks=[pytest.mark.exhaustive, pytest.mark.unrecorded],
         ),
     ],
 )

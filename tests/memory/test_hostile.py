@@ -233,7 +233,7 @@ handles = st.builds(
 kinds = st.sampled_from(["ashmem", "mmap_fd", "hardware_buffer_blob", "?"]) | st.text()
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 @settings(deadline=None)
 @given(kinds, st.integers(-(2**64), 2**64) | st.integers(0, 9000), handles)
 def test_any_other_garbage_is_an_error_of_the_hal(

@@ -15,7 +15,7 @@ from tests.qos.fairness import FloodedSimulation, Load, shares_of
 from tests.qos.simulation import LONGEST_OPERATION_NS, MODELS_NS, SimulatedJob
 from tests.qos.test_simulation import MS, POLICY, REQUESTS, SEED, SMALL
 
-pytestmark = pytest.mark.no_cover
+pytestmark = pytest.mark.unrecorded
 
 LOW, MEDIUM, HIGH = Priority
 LARGE = ["mobilenet_v1_224_int8"]

@@ -494,5 +494,5 @@ class Driven(RuleBasedStateMachine):
             assert {job.state for job in jobs} <= {state}
 
 
-TestDriven = pytest.mark.no_cover(Driven.TestCase)
+TestDriven = pytest.mark.unrecorded(Driven.TestCase)
 TestDriven.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

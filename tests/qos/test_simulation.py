@@ -20,7 +20,7 @@ from tests.qos.simulation import (
     Simulation,
 )
 
-pytestmark = pytest.mark.no_cover
+pytestmark = pytest.mark.unrecorded
 
 LOW, MEDIUM, HIGH = Priority
 REQUESTS = int(os.environ.get("ASYNCNN_SIMULATED_REQUESTS", "10000"))

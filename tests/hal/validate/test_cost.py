@@ -215,7 +215,7 @@ def refusals(models: Iterator[Model], version: HalVersion) -> Iterator[str]:
             yield ""
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 @pytest.mark.parametrize("version", [HalVersion.V1_0, HalVersion.AIDL_V4])
 @pytest.mark.parametrize(
     "model",

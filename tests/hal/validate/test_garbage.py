@@ -62,7 +62,7 @@ def per_channel_model() -> Model:
     )
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 @pytest.mark.parametrize("model", [q8_model(), per_channel_model(), nested_model()])
 @pytest.mark.parametrize("version", [HalVersion.V1_0, HalVersion.V1_3])
 def test_garbage_in_a_model_never_escapes(model: Model, version: HalVersion) -> None:

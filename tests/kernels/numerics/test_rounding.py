@@ -70,7 +70,7 @@ class Unsearchable(FixedPointRounding):
     __call__ = first_sums
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.floats(2.0**-9, 1.0 - 2.0**-31), min_size=1, max_size=5),

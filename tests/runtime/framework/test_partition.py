@@ -84,7 +84,7 @@ def parts_of(division: Division) -> list[tuple[int, ...]]:
     return [each.operations for each in division.partitions]
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 @properties
 @given(
     graph=graphs(), seed=st.integers(0, 999), weight=st.sampled_from([0.0, 0.01, 1.0])
@@ -210,7 +210,7 @@ def test_a_shape_that_is_not_told_keeps_the_model_in_one_piece() -> None:
         assert len(division.partitions) == partitions
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 def test_control_flow_of_unknown_size_is_for_the_cpu() -> None:
     @properties
     @given(graph=graphs({OperationType.IF, OperationType.WHILE, OperationType.ADD}))

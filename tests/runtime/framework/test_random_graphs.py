@@ -91,7 +91,7 @@ def check_route(route: Route, graph: RandomGraph) -> None:
     ],
 )
 @pytest.mark.timeout(1800)
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 def test_crippled_devices_change_no_result(depth: settings) -> None:
     @depth
     @given(**DRAWN)

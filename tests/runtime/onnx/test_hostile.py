@@ -99,7 +99,7 @@ def mutate(count: int, first: int) -> None:
     assert grown_bytes() - before < 1 << 29
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 def test_damaged_files_are_errors() -> None:
     mutate(600, first=0)
 

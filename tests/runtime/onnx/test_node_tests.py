@@ -8,7 +8,7 @@ from tests.runtime.onnx.node_cases import judge, judge_all, node_tests, operator
 LEAST_PASSING = 0.99
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 async def test_some_of_each_operator_are_right_or_refused() -> None:
     chosen = {operator_of(test): test for test in node_tests().values()}
     async with ReferenceDevice() as hal:

@@ -189,7 +189,7 @@ async def test_closing_frees_the_state_at_once(path: Any) -> None:
         gc.enable()
 
 
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 @pytest.mark.parametrize("path", PATHS)
 async def test_sessions_leave_nothing_behind(opened: Opened, path: Any) -> None:
     prepared = await opened.device.prepare(counting())

@@ -69,7 +69,7 @@ class TestPlainRuns:
 
 
 class TestSteps:
-    @pytest.mark.no_cover
+    @pytest.mark.unrecorded
     @pytest.mark.parametrize("path", PATHS)
     async def test_a_thousand_equal_the_formula(
         self, prepared: PreparedModel, path: Any

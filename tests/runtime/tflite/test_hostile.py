@@ -109,7 +109,7 @@ class TestHostileFiles:
             hybrid_file,
             # What coverage can see of it, extreme words have done.
             pytest.param(
-                streaming_file, marks=[pytest.mark.exhaustive, pytest.mark.no_cover]
+                streaming_file, marks=[pytest.mark.exhaustive, pytest.mark.unrecorded]
             ),
         ],
     )

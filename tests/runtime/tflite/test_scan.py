@@ -227,7 +227,7 @@ def test_what_is_cut_short_is_left_to_python(size: int) -> None:
 @needs_compiled
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-@pytest.mark.no_cover
+@pytest.mark.unrecorded
 def test_what_it_takes_of_many_changed_files_is_sound() -> None:
     for seed, data in enumerate(taken().values()):
         check_mutants(data, seed, 200)
