@@ -119,7 +119,10 @@ def conformance(asked: ConformanceOptions) -> None:
 
 
 def _refuse_contradictions(asked: ConformanceOptions) -> None:
-    """Refuse options that have no meaning together."""
+    """Refuse options that have no meaning together.
+
+    :raises InvalidArgumentError: if there are any, or nothing to run.
+    """
     if asked.socket is not None and (asked.device is not None or asked.extension):
         raise InvalidArgumentError("a driver that runs has its own device")
     if asked.random is not None or asked.replay is not None:

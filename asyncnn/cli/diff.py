@@ -78,7 +78,10 @@ def diff(asked: DiffOptions) -> None:
 
 
 def _check_place(save: Path, models: Sequence[Path | None]) -> None:
-    """Check that what is kept takes no place of what is compared."""
+    """Check that what is kept takes no place of what is compared.
+
+    :raises InvalidArgumentError: if it does, or has not the suffix of arrays.
+    """
     from asyncnn.tools.differing.evidence import model_files
 
     hint = "its models get the name, too"
@@ -125,7 +128,10 @@ def _found(asked: DiffOptions) -> "DifferenceReport":
 
 
 def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:
-    """Return the names of both sides."""
+    """Return the names of both sides.
+
+    :raises InvalidArgumentError: if there are not two.
+    """
     if between is None:
         return ("reference", "reference" if is_two else "accelerated")
     names = [name.strip() for name in between.split(",")]

@@ -111,7 +111,10 @@ def handling_interrupts(handler: Any) -> Iterator[None]:
 
 @contextmanager
 def output_ending() -> Iterator[None]:
-    """End with status 0 if the reader of standard output has gone."""
+    """End with status 0 if the reader of standard output has gone.
+
+    :raises OSError: that names standard output, if that takes no more.
+    """
     try:
         yield
         if sys.stdout is not None:  # as after `>&-`

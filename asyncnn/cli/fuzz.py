@@ -91,7 +91,10 @@ def fuzz(asked: FuzzOptions) -> None:
 
 
 def _again(asked: FuzzOptions, names: list[str]) -> None:
-    """Try a file once more."""
+    """Try a file once more.
+
+    :raises InvalidArgumentError: if there are several targets, or no such file.
+    """
     from asyncnn.tools.fuzz.hunting import watched
     from asyncnn.tools.fuzz.worker import WorkOrder
 

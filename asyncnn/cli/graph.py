@@ -70,7 +70,12 @@ def graph(asked: GraphOptions) -> None:
 
 
 def _check(output: Path | None) -> None:
-    """Find out, before the model is loaded, whether the file can be made."""
+    """Find out, before the model is loaded, whether the file can be made.
+
+    :raises InvalidArgumentError: if its name does not say what to write.
+    :raises EngineUnavailableError: if Graphviz is needed, and not installed.
+    :raises OSError: if it cannot be written.
+    """
     import shutil
 
     if output is None:
@@ -89,7 +94,10 @@ def _check(output: Path | None) -> None:
 
 
 def _drawn(text: str, full: bool) -> bytes:
-    """Return a graph as SVG."""
+    """Return a graph as SVG.
+
+    :raises GeneralFailureError: if Graphviz fails, or takes too long.
+    """
     import subprocess
 
     hint = "a .dot file has the text, for other programs"
@@ -116,6 +124,7 @@ def _drawn(text: str, full: bool) -> bytes:
 def explain(asked: RunOptions) -> None:
     """Print what a device, or a driver, supports of a model.
 
+    :raises AsyncnnError: if the file is bad, or the device cannot be asked.
     :raises typer.Exit: with 1, if there is an operation that is not supported.
     """
     import anyio

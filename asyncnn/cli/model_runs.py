@@ -91,7 +91,10 @@ class _Job(msgspec.Struct, frozen=True):
 
 
 async def run_model(options: RunOptions) -> RunReport:
-    """Load, prepare and run; write and check outputs as asked."""
+    """Load, prepare and run; write and check outputs as asked.
+
+    :raises AsyncnnError: if a file is bad or the driver refuses the model.
+    """
     job = _collect(options)
     paths = chosen("path", options.path, PATHS)
     reports: list[PathReport] = []
@@ -161,7 +164,10 @@ def _collect(options: RunOptions) -> _Job:
 
 
 def _check_known(model: NamedModel) -> None:
-    """Check that arrays can be made for all inputs and outputs of a model."""
+    """Check that arrays can be made for all inputs and outputs of a model.
+
+    :raises InvalidArgumentError: if one is of an extension's type that is not known.
+    """
     for info in (*model.inputs, *model.outputs):
         if is_opaque_type(info.type):
             name = model.vocabulary.operand_type(info.type)

@@ -98,6 +98,8 @@ class Loading(CommandOptions, frozen=True, kw_only=True):
         An installed one is imported if the model uses it. Of one that is neither,
         nothing is known but what the model says. ``states`` are like ``INPUT=OUTPUT``,
         and ``strict`` is as in `load`.
+
+        :raises AsyncnnError: if the file is bad, or there is no extension at a place.
         """
         from asyncnn.extensions import installed_extensions, load_extension
         from asyncnn.runtime.model_file import load
@@ -128,7 +130,10 @@ class LoadingToCompare(Loading, frozen=True, kw_only=True):
     atol: float | None = None
 
     def tolerance(self) -> "Tolerance":
-        """Return what they ask for; what they leave open is the HAL's."""
+        """Return what they ask for; what they leave open is the HAL's.
+
+        :raises InvalidArgumentError: if one is negative or no number.
+        """
         from asyncnn.tools.samples import Tolerance
 
         return Tolerance.asked(self.lsb, self.rtol, self.atol)
@@ -214,7 +219,10 @@ _OPTIONS = {
 
 
 def chosen(what: str, names: str, known: Sequence[Name]) -> list[Name]:
-    """Return the names that an option has, separated by commas."""
+    """Return the names that an option has, separated by commas.
+
+    :raises InvalidArgumentError: if there is none, or one that is not ``known``.
+    """
     asked: list[Any] = [name.strip() for name in names.split(",")]
     if not all(asked):
         raise InvalidArgumentError(
@@ -233,7 +241,10 @@ def chosen(what: str, names: str, known: Sequence[Name]) -> list[Name]:
 def given_samples(
     path: Path | None, inputs: "Sequence[TensorInfo]"
 ) -> "tuple[Sample, ...]":
-    """Return the samples of a file for the inputs of a model; none without a file."""
+    """Return the samples of a file for the inputs of a model; none without a file.
+
+    :raises InvalidArgumentError: if they do not fit.
+    """
     from asyncnn.tools.samples import load_arrays, samples
 
     if path is None:
@@ -261,7 +272,10 @@ def of_options(text: str) -> str:
 
 
 def shapes_of(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that options give, by the names of the inputs."""
+    """Return the shapes that options give, by the names of the inputs.
+
+    :raises InvalidArgumentError: if one is not written as it has to be.
+    """
     shapes = {}
     for option in options:
         name, _, lengths = option.rpartition("=")
@@ -278,7 +292,10 @@ def shapes_of(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def constants_of(options: Sequence[str]) -> dict[str, float | list[float]]:
-    """Return the numbers that options give, by the names of the inputs."""
+    """Return the numbers that options give, by the names of the inputs.
+
+    :raises InvalidArgumentError: if one is not written as it has to be.
+    """
     constants: dict[str, float | list[float]] = {}
     for option in options:
         name, _, text = option.rpartition("=")
@@ -296,7 +313,10 @@ def constants_of(options: Sequence[str]) -> dict[str, float | list[float]]:
 
 
 def _states_of(options: Sequence[str]) -> dict[str, str]:
-    """Return inputs that are state, each with the output that is its next value."""
+    """Return inputs that are state, each with the output that is its next value.
+
+    :raises InvalidArgumentError: if one is not written as it has to be.
+    """
     states = {}
     for option in options:
         name, _, states[name] = option.rpartition("=")

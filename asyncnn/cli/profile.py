@@ -98,7 +98,10 @@ def _measured(asked: ProfileOptions, path: Path) -> "Profile":
 
 
 def _read(path: Path) -> "Profile":
-    """Return the profile that a file has."""
+    """Return the profile that a file has.
+
+    :raises InvalidArgumentError: if it has none.
+    """
     from asyncnn.tools.profiling import Profile
 
     try:
@@ -113,7 +116,10 @@ def _read(path: Path) -> "Profile":
 def _chosen(
     found: "Profile", only: str, top: int | None
 ) -> "Sequence[OperationProfile]":
-    """Return the operations to show, the longest first if only some of them are."""
+    """Return the operations to show, the longest first if only some of them are.
+
+    :raises InvalidArgumentError: if there is none of the type.
+    """
     shown = [each for each in found.operations if fnmatchcase(each.type, only)]
     if found.operations and not shown:
         types = sorted({each.type for each in found.operations})

@@ -50,7 +50,11 @@ def record(asked: RecordOptions) -> None:
 
 
 def driver_pid(path: Path) -> int:
-    """Return the process that serves ``path``, whether it answers or not."""
+    """Return the process that serves ``path``, whether it answers or not.
+
+    :raises InvalidArgumentError: if that is no path of a socket.
+    :raises NoDriverError: if there is none.
+    """
     from asyncnn.hal.errors import NoDriverError
     from asyncnn.service.process import peer_of, socket_address
 

@@ -98,7 +98,10 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
 
 
 def check_oip(asked: ServeOptions) -> None:
-    """Check that models have a place, and a place has models."""
+    """Check that models have a place, and a place has models.
+
+    :raises InvalidArgumentError: if not.
+    """
     if asked.model and not (asked.oip or asked.grpc):
         raise InvalidArgumentError(
             "--model is for clients of the Open Inference Protocol",
@@ -117,7 +120,11 @@ def check_oip(asked: ServeOptions) -> None:
 async def oip_served(
     asked: ServeOptions, limits: "OipLimits", device: "Device"
 ) -> AsyncIterator[None]:
-    """Serve models by the Open Inference Protocol for the block, if any are to be."""
+    """Serve models by the Open Inference Protocol for the block, if any are to be.
+
+    :raises InvalidArgumentError: if a package for that is not installed.
+    :raises AsyncnnError: if a model cannot be loaded, or an address cannot be had.
+    """
     if not asked.model:
         yield
         return

@@ -51,7 +51,11 @@ _KNOWN = [
 
 
 def limits_of(options: Iterable[str]) -> tuple[ServiceLimits, UserLimits, OipLimits]:
-    """Return the limits of connections, of users and of the protocol's clients."""
+    """Return the limits of connections, of users and of the protocol's clients.
+
+    :raises InvalidArgumentError: if one names no limit, or has a value that this cannot
+        have.
+    """
     kinds = ServiceLimits, UserLimits, OipLimits
     given: dict[str, dict[str, str]] = {kind.__name__: {} for kind in kinds}
     for option in options:
@@ -82,7 +86,10 @@ def limits_of(options: Iterable[str]) -> tuple[ServiceLimits, UserLimits, OipLim
 
 
 def weight_of(text: str) -> tuple[int, float]:
-    """Return the uid and the weight of an option."""
+    """Return the uid and the weight of an option.
+
+    :raises InvalidArgumentError: if it has none.
+    """
     uid, _, weight = text.partition("=")
     try:
         return int(uid), float(weight)
@@ -110,7 +117,10 @@ async def published(
     publish: Callable[[IDevice], Server],
     besides: Sequence[Callable[[Device], AbstractAsyncContextManager[object]]],
 ) -> AsyncIterator[None]:
-    """Publish the device that is opened, in contexts ``besides`` that begin then."""
+    """Publish the device that is opened, in contexts ``besides`` that begin then.
+
+    :raises AsyncnnError: if the path cannot be had, or what is besides cannot.
+    """
     async with AsyncExitStack() as stack:
         device = await stack.enter_async_context(opened)
         await stack.enter_async_context(publish(device.hal))
@@ -238,14 +248,21 @@ def isolating(
 
 
 def openmetrics(statistics: DeviceStatistics) -> str:
-    """Return a record as the text of OpenMetrics."""
+    """Return a record as the text of OpenMetrics.
+
+    :raises InvalidArgumentError: if the package for that is not installed.
+    """
     text: str = _metrics().openmetrics(statistics)
     return text
 
 
 @asynccontextmanager
 async def metrics_served(device: Device, port: int | None) -> AsyncIterator[None]:
-    """Serve the metrics of ``device`` over HTTP for the block, unless port is None."""
+    """Serve the metrics of ``device`` over HTTP for the block, unless port is None.
+
+    :raises InvalidArgumentError: if the package for that is not installed.
+    :raises GeneralFailureError: if the device keeps no statistics.
+    """
     if port is None:
         yield
         return

@@ -127,7 +127,10 @@ def _scenarios(asked: SimulateOptions) -> "list[ClusterScenario]":
 
 
 def _numbers(option: str, text: str) -> list[float]:
-    """Return the numbers of an option, separated by commas."""
+    """Return the numbers of an option, separated by commas.
+
+    :raises InvalidArgumentError: if one is none, or not above 0.
+    """
     try:
         numbers = [float(each) for each in text.split(",")]
     except ValueError:

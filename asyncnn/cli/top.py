@@ -59,7 +59,10 @@ def top(asked: TopOptions) -> None:
 
 
 def _refuse_contradictions(asked: TopOptions) -> None:
-    """Refuse options that have no meaning together."""
+    """Refuse options that have no meaning together.
+
+    :raises InvalidArgumentError: if there are any.
+    """
     if asked.json and asked.as_openmetrics:
         raise InvalidArgumentError("--json and --openmetrics are two formats")
     looks_once = asked.json or asked.as_openmetrics or asked.once

@@ -243,12 +243,18 @@ class LiveDevice(msgspec.Struct, frozen=True):
 
 
 async def connected(stack: AsyncExitStack, path: Path) -> Device:
-    """Connect to the driver at ``path`` until the stack is closed."""
+    """Connect to the driver at ``path`` until the stack is closed.
+
+    :raises AsyncnnError: if there is none, or it does not answer in time.
+    """
     return await _in_time(stack.enter_async_context(connect(path)))
 
 
 async def look(device: Device) -> DeviceStatistics:
-    """Return the statistics of a driver."""
+    """Return the statistics of a driver.
+
+    :raises AsyncnnError: if it has died, or does not answer in time.
+    """
     return await _in_time(device.statistics())
 
 
@@ -261,6 +267,9 @@ async def _in_time(answer: Awaitable[T]) -> T:
 
 
 async def statistics_of(path: Path) -> DeviceStatistics:
-    """Return the statistics of the driver at ``path``."""
+    """Return the statistics of the driver at ``path``.
+
+    :raises AsyncnnError: if there is none, or it does not answer in time.
+    """
     async with AsyncExitStack() as stack:
         return await look(await connected(stack, path))

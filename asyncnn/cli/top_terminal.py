@@ -29,7 +29,10 @@ _QUIT_KEYS = frozenset(b"qQ")
 
 
 async def watch(path: Path, interval: float) -> None:
-    """Show one picture after the other until `q` is typed, a signal, or the end."""
+    """Show one picture after the other until `q` is typed, a signal, or the end.
+
+    :raises AsyncnnError: if there is no driver at ``path``, or no longer.
+    """
     changes = Changes()
     with ended_by_signals() as end, _ended_with_terminal(), _ended_by_key(end) as keys:
         async with AsyncExitStack() as stack:

@@ -103,7 +103,10 @@ class DriverWatch:
             await asyncio.sleep(min(self._interval, _MAX_PAUSE_S))
 
     async def _follow(self) -> None:
-        """Look at one driver until it is gone."""
+        """Look at one driver until it is gone.
+
+        :raises AsyncnnError: when that is.
+        """
         changes = Changes()
         async with AsyncExitStack() as stack:
             device = await connected(stack, self._path)
@@ -210,7 +213,12 @@ class LivePage:
 async def serve_page(
     path: Path, interval: float, port: int, host: str = LOOPBACK
 ) -> None:
-    """Serve the page of the driver at ``path`` until a signal comes."""
+    """Serve the page of the driver at ``path`` until a signal comes.
+
+    :raises AsyncnnError: if there is no driver there at first, or this user may not
+        connect to it.
+    :raises OSError: if the port is taken, or ``host`` is not of this machine.
+    """
     with ended_by_signals():
         await statistics_of(path)
         watch = DriverWatch(path, interval)

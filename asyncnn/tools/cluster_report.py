@@ -167,6 +167,10 @@ async def real_outcomes(
     """Return how runs end in a simulation, and on actors of a cluster of a ``kind``.
 
     The simulation has their latency.
+
+    :raises InvalidArgumentError: if nodes are to die.
+    :raises EngineUnavailableError: if Ray is not installed.
+    :raises NoDriverError: if it does not start.
     """
     if scenario.failure_s:
         raise InvalidArgumentError("a real cluster is compared without failures")

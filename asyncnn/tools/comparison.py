@@ -61,11 +61,17 @@ class PeerKind(Enum):
         return self.value[0]
 
     def version(self) -> str:
-        """Return the version that is installed."""
+        """Return the version that is installed.
+
+        :raises PeerMissingError: if there is none.
+        """
         return _VERSIONS[self]()
 
     def check_reads(self, kind: FileKind) -> None:
-        """Check that it reads files of a kind."""
+        """Check that it reads files of a kind.
+
+        :raises InvalidArgumentError: if it does not.
+        """
         if kind is not self.value[1]:
             raise InvalidArgumentError(
                 f"{self.title} reads {self.value[1].value} files, and this is "
@@ -166,7 +172,13 @@ class ComparisonReport(msgspec.Struct, frozen=True):
 
 
 async def compare_model(comparison: Comparison) -> ComparisonReport:
-    """Run both on every series, on each path and transport."""
+    """Run both on every series, on each path and transport.
+
+    :raises InvalidArgumentError: if the peer does not take what the model does.
+    :raises PeerMissingError: if the peer is not installed.
+    :raises PeerRefusedError: if the peer cannot load or run the model.
+    :raises AsyncnnError: if the device refuses the model, or fails.
+    """
     peer_version = comparison.peer.version()
     series = _series(comparison)
     expected = {name: _run_peer(comparison, series[name]) for name in series}
@@ -226,7 +238,10 @@ async def _times_us(
 
 
 def _series(comparison: Comparison) -> dict[str, Sequence[Sample]]:
-    """Return the samples of each series that is not empty."""
+    """Return the samples of each series that is not empty.
+
+    :raises InvalidArgumentError: if there is none.
+    """
     rng = np.random.default_rng(comparison.seed)
     infos = comparison.named.inputs
     drawn = [random_sample(infos, rng) for _ in range(comparison.random)]

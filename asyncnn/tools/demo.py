@@ -124,6 +124,8 @@ async def run_demo(
     """Classify the held-out digits one by one and print accuracy and latency.
 
     With ``json`` nothing is printed: the result is for the caller to print.
+
+    :raises AsyncnnError: if a model cannot be read, prepared or run.
     """
     images, labels = load_digits_test()
     total = len(MODEL_KINDS) * len(paths) * len(images)

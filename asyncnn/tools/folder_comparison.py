@@ -66,7 +66,10 @@ class FolderReport(msgspec.Struct, frozen=True):
 
 
 def files_in(folder: Path, peer: PeerKind) -> list[Path]:
-    """Return the files in a folder, and in those in it, that the peer reads."""
+    """Return the files in a folder, and in those in it, that the peer reads.
+
+    :raises InvalidArgumentError: if there is none.
+    """
     found = [path for path in sorted(folder.rglob("*")) if _is_read(path, peer)]
     if not found:
         raise InvalidArgumentError(f"{folder}: no file in it is one of {peer.title}")

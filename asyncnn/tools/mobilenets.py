@@ -69,6 +69,8 @@ def mobilenet_v1(
     The input is float32 in [0, 1), or int8 with scale 1/255; both variants have the
     same weights, but for rounding. ``width`` multiplies the numbers of channels. If it
     is ``unsigned`` as well, it has uint8 codes, and the weights of a layer one scale.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
     network = _Network(quantized, size, width, seed, unsigned)
     return network.file(network.add_separable_blocks)
@@ -81,6 +83,8 @@ def mobilenet_v2(
 
     Its blocks expand to six times the channels, end without an activation, and have
     what goes in added to what comes out where the shapes are the same.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
     network = _Network(quantized, size, width, 0, unsigned)
     return network.file(network.add_inverted_blocks)

@@ -56,6 +56,9 @@ class OnnxRuntime:
     """A session of ONNX Runtime with one thread, which runs ``named``.
 
     ``contents`` are its `onnx_file`'s, if they are there already.
+
+    :raises PeerMissingError: if ONNX Runtime or the package onnx is not installed.
+    :raises PeerRefusedError: if an operation of the model cannot be rewritten.
     """
 
     def __init__(self, named: NamedModel, contents: bytes = b"") -> None:
@@ -119,7 +122,11 @@ def _has_no_onnx_form(what: str) -> PeerRefusedError:
 
 
 def onnx_file(named: NamedModel) -> bytes:
-    """Return the bytes of an ONNX file that computes the same as ``named``."""
+    """Return the bytes of an ONNX file that computes the same as ``named``.
+
+    :raises PeerMissingError: if the package onnx is not installed.
+    :raises PeerRefusedError: if an operation cannot be rewritten.
+    """
     program = Program(completed(translating(named)).model)
     if program.declared_shapes is None:
         raise PeerRefusedError("the shapes of the model's inputs are open")

@@ -50,7 +50,10 @@ class OtherRuntime(Protocol):
         ...
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Compute the outputs of ``arrays``, as new arrays."""
+        """Compute the outputs of ``arrays``, as new arrays.
+
+        :raises PeerRefusedError: if the inputs do not fit, or running it fails.
+        """
         ...
 
     def reset(self) -> None:
@@ -63,12 +66,18 @@ class PeerRefusedError(AsyncnnError):
 
 
 def litert_module(name: str) -> Any:
-    """Import one module of LiteRT."""
+    """Import one module of LiteRT.
+
+    :raises PeerMissingError: if LiteRT is not installed.
+    """
     return peer_module(f"ai_edge_litert.{name}", "LiteRT", "asyncnn[bench]")
 
 
 def litert_version() -> str:
-    """Return the version of LiteRT that is installed."""
+    """Return the version of LiteRT that is installed.
+
+    :raises PeerMissingError: if there is none.
+    """
     litert_module("interpreter")
     return importlib.metadata.version("ai-edge-litert")
 
@@ -79,6 +88,9 @@ class LiteRt:
     ``reference`` selects its reference kernels instead of XNNPACK, and
     ``input_shapes`` are taken in place of the file's, if they have its ranks.
     With ``shows_all`` it keeps every tensor for `tensors`, which rules XNNPACK out.
+
+    :raises PeerMissingError: if LiteRT is not installed.
+    :raises PeerRefusedError: if it cannot load the model.
     """
 
     def __init__(
@@ -121,13 +133,19 @@ class LiteRt:
         ]
 
     def set_inputs(self, arrays: Sequence[Array]) -> None:
-        """Copy ``arrays`` into the model's inputs, in the model's order."""
+        """Copy ``arrays`` into the model's inputs, in the model's order.
+
+        :raises PeerRefusedError: if they do not fit.
+        """
         with _refusals():
             for index, array in zip(self._inputs, arrays, strict=True):
                 self._interpreter.set_tensor(index, array)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Compute the outputs, as new arrays; what an application calls."""
+        """Compute the outputs of ``arrays``, as new arrays; what an application calls.
+
+        :raises PeerRefusedError: if the inputs do not fit, or running it fails.
+        """
         self.set_inputs(arrays)
         with _refusals():
             self.invoke()
@@ -151,12 +169,18 @@ class LiteRt:
         return found
 
     def reset(self) -> None:
-        """Let state in variable tensors begin anew; resource variables keep theirs."""
+        """Let state in variable tensors begin anew; resource variables keep theirs.
+
+        :raises PeerRefusedError: if LiteRT cannot.
+        """
         with _refusals():
             self._interpreter.reset_all_variables()
 
     def first_outputs(self) -> list[Array]:
-        """Return copies of what one run gives when the model's state is zero."""
+        """Return copies of what one run gives when the model's state is zero.
+
+        :raises PeerRefusedError: if running it fails.
+        """
         with _refusals():
             self._interpreter.reset_all_variables()
             self.invoke()
@@ -172,6 +196,9 @@ class OnnxFile:
     ``constants`` are values of inputs, by name, that are the same in every run. With
     ``shows_all`` all that nodes of a file compute are outputs after its own, for
     `tensors`.
+
+    :raises PeerMissingError: if ONNX Runtime is not installed.
+    :raises PeerRefusedError: if it cannot load the model.
     """
 
     def __init__(
@@ -206,11 +233,17 @@ class OnnxFile:
         self._results: list[Array] = []
 
     def input_kinds(self) -> list[InputKind]:
-        """Return shape and dtype of every input, in the model's order."""
+        """Return shape and dtype of every input, in the model's order.
+
+        :raises PeerRefusedError: if one is not a tensor of numbers.
+        """
         return [_onnx_kind(each) for each in self._inputs]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Compute the outputs of ``arrays``, as new arrays."""
+        """Compute the outputs of ``arrays``, as new arrays.
+
+        :raises PeerRefusedError: if the inputs do not fit, or running it fails.
+        """
         with _refusals():
             feed = self._fixed | dict(zip(self.names, arrays, strict=True))
             self._results = self.session.run(None, feed)
@@ -226,7 +259,10 @@ class OnnxFile:
 
 
 def _with_all_outputs(source: str | bytes) -> bytes:
-    """Return a model whose outputs are all that its nodes compute, its own first."""
+    """Return a model whose outputs are all that its nodes compute, its own first.
+
+    :raises PeerMissingError: if the package ``onnx`` is not installed.
+    """
     onnx = peer_module("onnx", "the package onnx", "asyncnn[onnx]")
     with _refusals():
         # With the weights of other files, as bytes have no folder beside them.
@@ -254,7 +290,10 @@ def _onnx_kind(value: Any) -> InputKind:
 
 
 def onnx_runtime_version() -> str:
-    """Return the version of ONNX Runtime that is installed."""
+    """Return the version of ONNX Runtime that is installed.
+
+    :raises PeerMissingError: if there is none.
+    """
     _onnx_runtime()
     return importlib.metadata.version("onnxruntime")
 
@@ -285,7 +324,11 @@ def open_file(
     constants: Mapping[str, Any] | None = None,
     shows_all: bool = False,
 ) -> LiteRt | OnnxFile:
-    """Open a model file in the runtime that it is for, with the shapes of a sample."""
+    """Open a model file in the runtime that it is for, with the shapes of a sample.
+
+    :raises PeerMissingError: if that is not installed.
+    :raises PeerRefusedError: if it cannot load the model.
+    """
     if not is_litert:
         return OnnxFile(path, constants=constants, shows_all=shows_all)
     shapes = [sample[info.name].shape for info in infos if info.name in sample]
@@ -299,7 +342,10 @@ def taken(
     *,
     may_take_fewer: bool = False,
 ) -> Callable[[Mapping[str, Array]], list[Array]]:
-    """Return what makes of a sample the inputs of a peer of that title."""
+    """Return what makes of a sample the inputs of a peer of that title.
+
+    :raises InvalidArgumentError: if it has not as many inputs as the model.
+    """
     kinds = peer.input_kinds()
     if len(kinds) > len(infos) or not (may_take_fewer or len(kinds) == len(infos)):
         raise InvalidArgumentError(

@@ -38,6 +38,8 @@ def speech_recognition(*, cells: int = _CELLS, seed: int = 0) -> bytes:
 
     A frame, float32 [1, 320], goes in; how likely each phone is, float32 [1, 42], comes
     out. ``cells`` is the width of each of three LSTM layers.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
     network = _Recurrent("frame", _SOUND, cells, seed)
     network.dense(PHONES, "logits", gain=8.0)
@@ -51,6 +53,8 @@ def speech_synthesis(*, cells: int = _CELLS, seed: int = 0) -> bytes:
     Linguistic features, float32 [1, 346], go in; four frames for a vocoder, float32
     [1, 196], come out: each is a mel cepstrum of 40, 7 of aperiodicity, log F0 and
     voicing.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
     network = _Recurrent("features", _LINGUISTIC, cells, seed)
     network.dense(FRAMES * FRAME, "frames", gain=2.0)

@@ -45,7 +45,10 @@ Sample = dict[str, Array]
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
-    """Read all arrays of an ``.npz`` file, or the one of an ``.npy`` file as ``""``."""
+    """Read every array of an ``.npz`` file, or the one of an ``.npy`` file as ``""``.
+
+    :raises InvalidArgumentError: if it is not such a file, or holds Python objects.
+    """
     return call_abandonable(f"reading {path}", in_one(_arrays, path))
 
 
@@ -77,6 +80,9 @@ def samples(
     """Return the samples ``key_0``, ``key_1`` ... in order, each with all ``infos``.
 
     An array without a name is the only sample. ``arrays`` are what is in ``file``.
+
+    :raises InvalidArgumentError: if there is none, a number is missing, or a sample
+        lacks a tensor.
     """
     with located(file):
         if not infos:
@@ -89,7 +95,10 @@ def samples(
 def fitting(
     given: Iterable[Sample], infos: Sequence[TensorInfo], file: Path
 ) -> list[Sequence[Any]]:
-    """Return samples of a file as a model takes them, in the order of ``infos``."""
+    """Return samples of a file as a model takes them, each in the order of ``infos``.
+
+    :raises InvalidArgumentError: if one does not fit.
+    """
     check, found = InputCheck(infos), []
     for number, sample in enumerate(given):
         try:
@@ -158,7 +167,10 @@ def named_arrays(
 
 
 def save_arrays(path: Path, arrays: Sample) -> None:
-    """Write arrays by their names to an ``.npz`` file."""
+    """Write arrays by their names to an ``.npz`` file.
+
+    :raises OSError: if it cannot be written.
+    """
 
     def write(file: BinaryIO) -> None:
         np.savez_compressed(file, allow_pickle=False, **arrays)
@@ -251,7 +263,10 @@ class Tolerance(msgspec.Struct, frozen=True):
 
     @classmethod
     def asked(cls, lsb: int, rtol: float | None, atol: float | None) -> Self:
-        """Return what options ask for; what they leave open is the HAL's."""
+        """Return what options ask for; what they leave open is the HAL's.
+
+        :raises InvalidArgumentError: if one is negative or no number.
+        """
         for name, value in {"--rtol": rtol, "--atol": atol}.items():
             if value is not None and not value >= 0:
                 raise InvalidArgumentError(

@@ -28,6 +28,8 @@ class TfliteWriter:
     ``quantized``; constants are random, the same for the same ``seed``. If it is
     ``unsigned``, codes are uint8, and weights have one scale, as before there were
     scales for channels.
+
+    :raises PeerMissingError: if LiteRT is not installed.
     """
 
     def __init__(self, *, quantized: bool, seed: int, unsigned: bool = False) -> None:

@@ -51,7 +51,10 @@ def served_driver(
     records: bool = True,
     extensions: Sequence[str] = (),
 ) -> Iterator[ServedDriver]:
-    """Have a driver process of a device, by any name, inside the block."""
+    """Have a driver process of a device, by any name, inside the block.
+
+    :raises NoDriverError: if it does not serve in time.
+    """
     path = private_address()
     words = ["serve", "--until-eof", "--no-measure", f"--device={device}"]
     words += [f"--socket={path}", *(_RECORDED if records else ["--record=0"])]

@@ -73,7 +73,10 @@ class Scene(msgspec.Struct, frozen=True):
         return long_model(self.sizes.operations, number)
 
     async def loaded(self, model: asyncnn.NamedModel) -> asyncnn.PreparedModel:
-        """Load what was saved."""
+        """Load what was saved.
+
+        :raises GeneralFailureError: if it was prepared anew instead.
+        """
         before = self._files()
         prepared = await self.cached.prepare(model)
         if not before or self._files() != before:

@@ -220,7 +220,11 @@ def judge_section(
 
 
 def bench(order: Order) -> report.BenchReport:
-    """Measure models, see `model_files`, in the sections that are named, or all."""
+    """Measure models, see `model_files`, in the sections that are named, or all.
+
+    :raises PeerMissingError: if LiteRT is not installed.
+    :raises InvalidArgumentError: if there is no such folder, model or section.
+    """
     chosen = _chosen(order.section or ())
     peers = {"litert": litert_version(), **environment.installed_versions(*PACKAGES)}
     measured: dict[str, list[Measured]] = {name: [] for name in chosen}
@@ -310,7 +314,10 @@ def _tables(name: str, models: Sequence[Measured]) -> Iterator[report.ReportTabl
 
 
 def _chosen(names: Sequence[str]) -> list[str]:
-    """Return the sections that were named; all if none was."""
+    """Return the sections that were named; all if none was.
+
+    :raises InvalidArgumentError: if there is no such section.
+    """
     for name in names:
         require_known("section", name, SECTIONS)
     return [name for name in SECTIONS if not names or name in names]

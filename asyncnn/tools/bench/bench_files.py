@@ -74,6 +74,8 @@ def loading(order: Order) -> report.BenchReport:
     """Measure files, see `model_files`, and packages' own, with one CPU.
 
     With a folder, packages are left out.
+
+    :raises PeerMissingError: if LiteRT is not installed.
     """
     peers = {"litert": litert_version()}
     with model_files(order) as paths, placement(ONE_CPU) as where:
@@ -310,7 +312,10 @@ STEPS = report.Subjects(
 
 
 def sessions(order: Order) -> report.BenchReport:
-    """Measure the models of a folder or a package of wake words, with one CPU."""
+    """Measure the models of a folder or a package of wake words, with one CPU.
+
+    :raises PeerMissingError: if LiteRT or, without a folder, the package is missing.
+    """
     peers = {"ai-edge-litert": litert_version()}
     own = order._replace(folder=order.folder or package_models(), mobilenet=False)
     device = asyncio.run(_device_name())
@@ -336,7 +341,10 @@ def sessions(order: Order) -> report.BenchReport:
 
 
 def package_models() -> Path:
-    """Return the folder of the package's models."""
+    """Return the folder of the package's models.
+
+    :raises PeerMissingError: if it is not installed.
+    """
     found = find_spec(STATEFUL_PACKAGE)
     if found is None or found.origin is None:
         raise PeerMissingError(

@@ -161,6 +161,8 @@ def kernel_file(case: OpCase, *, seed: int = 0) -> bytes:
     """Return the file of the model that consists of ``case`` alone.
 
     Weights keep the variance of what they are applied to.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
     writer = TfliteWriter(quantized=case.type == INT8, seed=seed)
     data_scale = next(o.scale for o in case.operands if isinstance(o, Data))
@@ -209,7 +211,11 @@ KERNELS = Subjects(
 
 
 def kernels(order: Order) -> BenchReport:
-    """Measure the kernels whose name matches the pattern."""
+    """Measure the kernels whose name matches the pattern.
+
+    :raises InvalidArgumentError: if there are none.
+    :raises PeerMissingError: if LiteRT is not installed.
+    """
     cases = [case for case in CASES if fnmatchcase(case.name, order.pattern)]
     if not cases:
         raise InvalidArgumentError(f"there is no kernel {order.pattern!r} to measure")

@@ -332,7 +332,10 @@ def _inputs(
 
 
 def _as_taken(peer: LiteRt | OnnxFile, inputs: Sequence[Array]) -> list[Array]:
-    """Return inputs as a peer takes them."""
+    """Return inputs as a peer takes them.
+
+    :raises PeerRefusedError: if it takes another number of them.
+    """
     kinds = peer.input_kinds()
     if len(kinds) != len(inputs):
         raise PeerRefusedError(f"it takes {len(kinds)} inputs, not {len(inputs)}")
@@ -350,7 +353,10 @@ async def _run_of(
 
 
 async def _tried(run: Callable[[], Awaitable[Any]]) -> Any:
-    """Run once, and again if that took long: first runs do more than others."""
+    """Run once, and again if that took long: first runs do more than others.
+
+    :raises GeneralFailureError: if it takes too long to be repeated.
+    """
     for _ in range(2):
         started = time.perf_counter()
         outputs = await run()

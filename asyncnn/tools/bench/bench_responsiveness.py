@@ -129,6 +129,8 @@ def bench(order: Order, sizes: Sizes | None = None) -> report.BenchReport:
 
     The devices have the settings of a driver process, but for those that the order
     lists as NAME=VALUE.
+
+    :raises InvalidArgumentError: if there is no such setting.
     """
     settings = with_options(OWN_PROCESS, order.setting or ())
     chosen = [a for a in ACTIVITIES if a == IDLE or fnmatchcase(a, order.pattern)]

@@ -332,7 +332,10 @@ THREADS = report.Subjects(
 
 
 def bench(order: Order) -> report.BenchReport:
-    """Measure on models that are made for it, wherever the system puts the threads."""
+    """Measure on models that are made for it, wherever the system puts the threads.
+
+    :raises PeerMissingError: if LiteRT is not installed.
+    """
     peers = {"litert": litert_version(), **environment.installed_versions(*PACKAGES)}
     by_name = {"/".join(titles): start for start, titles in SECTIONS.items()}
     rows: list[report.Measured] = []

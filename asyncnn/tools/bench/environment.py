@@ -58,7 +58,10 @@ def describe_environment(**peers: str) -> Environment:
 
 
 def peer_module(module: str, name: str, requirement: str) -> Any:
-    """Import a module of a peer of that name."""
+    """Import a module of a peer of that name.
+
+    :raises PeerMissingError: if it cannot be imported; says what to install.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -55,6 +55,9 @@ def model_files(
 
     The folder may be a single file. Generated MobileNets come last and are removed in
     the end; None has them where no folder is named.
+
+    :raises InvalidArgumentError: if there is no such folder, or nothing to measure.
+    :raises PeerMissingError: if MobileNets are wanted but LiteRT is not installed.
     """
     folder, pattern, mobilenet = order.folder, order.pattern, order.mobilenet
     looking = in_one(_found, folder, suffixes)
@@ -77,7 +80,10 @@ def model_files(
 
 @contextmanager
 def small_model() -> Iterator[Path]:
-    """Have the file of a MobileNet of some hundred microseconds."""
+    """Have the file of a MobileNet of some hundred microseconds.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
+    """
     with TemporaryDirectory(prefix="asyncnn-bench-") as temporary:
         path = Path(temporary, "small.tflite")
         path.write_bytes(mobilenet_v1(quantized=False, size=96, width=0.25))
@@ -146,7 +152,10 @@ def candidates(paths: Iterable[Path], refusals: dict[str, str]) -> list[ModelCan
 
 
 def litert_us(path: Path, inputs: Sequence[Array] | None = None) -> float:
-    """Return about what LiteRT takes for a run, of random inputs if none are given."""
+    """Return about what LiteRT takes for a run, of random inputs if none are given.
+
+    :raises PeerRefusedError: if it cannot run the model.
+    """
     peer = LiteRt(path)
     peer.run(inputs or random_inputs(peer.input_kinds()))
     samples = []

@@ -119,7 +119,10 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def memory_kib(*fields: str, pid: int | None = None) -> int:
-    """Return memory of a process by what the system calls it; None is this one."""
+    """Return memory of a process by what the system calls it; None is this one.
+
+    :raises OSError: if the system does not say.
+    """
     with open(f"/proc/{pid or 'self'}/smaps_rollup", encoding="ascii") as file:
         lines = [line.split() for line in file]
     return sum(int(line[1]) for line in lines if line[0] in fields)

@@ -53,7 +53,10 @@ def direct(program: Program, x: Array) -> Callable[[], bool]:
 
 
 def longest_step_us(program: Program, inputs: Sequence[Array]) -> float:
-    """Return the median time of the longest step of ``program``."""
+    """Return the median time of the longest step of ``program``.
+
+    :raises InvalidArgumentError: if only an execution prepares one of its steps.
+    """
     plan = program.plan(tuple(array.shape for array in inputs))
     bound = BoundPlan(program.acquire(plan), inputs, [None] * len(plan.outputs))
     samples: dict[int, list[int]] = defaultdict(list)

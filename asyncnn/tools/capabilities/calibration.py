@@ -60,6 +60,8 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
         The accelerated one's, if none is given, with float32 computed as float16 too.
         They take turns; the figure is the median over at most five rounds. State goes
         on from run to run.
+
+        :raises AsyncnnError: if a device cannot run it.
         """
         named = load(self.model.make())
         is_elsewhere = device is not None
@@ -203,6 +205,8 @@ async def measure_capabilities(
         reference models, too, where LiteRT is installed.
     :param progress: iterates over the workloads, and the models.
     :param socket: measure the driver that serves it, in place of both.
+    :raises NoDriverError: if there is none.
+    :raises AsyncnnError: if the device cannot run one.
     """
     by_models = measured_models(needs_engine=socket is None) if models else ()
     subjects: list[Subject] = [*workloads(), *by_models]

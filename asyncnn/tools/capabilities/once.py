@@ -51,7 +51,10 @@ def main(file: str, seconds: str) -> None:
 
 
 def check_kept(file: str = "") -> Path:
-    """Return the folder of a file that can be kept; an empty one is the usual one."""
+    """Return the folder of a file that can be kept; an empty one is the usual one.
+
+    :raises GeneralFailureError: if none can be kept there.
+    """
     try:
         path = Path(file) if file else default_path()
         check_place(path)
@@ -61,7 +64,10 @@ def check_kept(file: str = "") -> Path:
 
 
 def _held(file: str) -> int | None:
-    """Lock the folder, which can be written to; None if another process has."""
+    """Lock the folder for this process, which can write there; None if another has it.
+
+    :raises GeneralFailureError: if nothing can be kept there.
+    """
     try:
         held = os.open(check_kept(file), os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

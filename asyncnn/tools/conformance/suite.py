@@ -105,7 +105,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def specs_below(directory: Path) -> list[Path]:
-    """Return the vector files below ``directory``, sorted."""
+    """Return the vector files below ``directory``, sorted.
+
+    :raises InvalidArgumentError: if there are none.
+    """
     specs = find_specs(directory)
     if not specs:
         raise InvalidArgumentError(f"there are no vector files in {directory}")
@@ -142,6 +145,8 @@ def in_processes(tasks: Sequence[Callable[[], T]], workers: int | None) -> Itera
     """Yield what each task returns as it ends, in any order.
 
     There are as many processes as cores unless ``workers`` says otherwise.
+
+    :raises ResourceExhaustedTransientError: if shared memory has run out.
     """
     count = min(workers or os.cpu_count() or 1, len(tasks)) or 1
     # Spawned workers inherit neither threads nor event loops.
@@ -168,6 +173,8 @@ async def opened_by(
     """Open a device in this process, or in a driver process for as long.
 
     It has ``extensions``, which a driver process imports from ``places``.
+
+    :raises AsyncnnError: if there is no such device, or it cannot be opened.
     """
     name = device or await usual_device_name()
     if transport == IN_PROCESS:

@@ -144,7 +144,11 @@ def find_specs(directory: Path) -> list[Path]:
 
 
 def load_cases(path: Path) -> list[Case]:
-    """Read every case of one vector file, in order."""
+    """Read every case of one vector file, in order.
+
+    :raises OSError: if the file cannot be read.
+    :raises InvalidArgumentError: if it does not hold a specification.
+    """
     try:
         spec = msgspec.json.decode(gzip.decompress(read_input(path)), type=_RawSpec)
         return [_case(spec, raw) for raw in spec.cases]

@@ -62,7 +62,13 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
 async def answer(
     inquiry: Inquiry, on_step: Callable[[str], None] = lambda text: None
 ) -> DifferenceReport:
-    """Run both sides, compare, and keep what repeats the error."""
+    """Run both sides, compare, and keep what repeats the error.
+
+    :raises InvalidArgumentError: if the two cannot be compared, or an input is wrong.
+    :raises PeerMissingError: if a runtime is not installed.
+    :raises AsyncnnError: if a side refuses its model, or fails.
+    :raises OSError: if what repeats the error cannot be written.
+    """
     against = inquiry.against or (inquiry.path, inquiry.named)
     models = ((inquiry.path, inquiry.named), against)
     pairs = list(zip(inquiry.between, models, strict=True))
@@ -101,7 +107,10 @@ async def answer(
 
 
 def check_reads(name: str, path: Path) -> None:
-    """Check that a side reads the kind of file at ``path``, if it is no device."""
+    """Check that a side reads the kind of file at ``path``, if it is no device.
+
+    :raises InvalidArgumentError: if it does not.
+    """
     if name not in PEERS:
         return
     with located(path):

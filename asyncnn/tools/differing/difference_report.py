@@ -154,7 +154,10 @@ def _operation(entry: PlacedOperation) -> OperationDifference:
 
 
 def read_report(path: Path) -> DifferenceReport:
-    """Read what ``asyncnn diff --json`` has printed."""
+    """Read what ``asyncnn diff --json`` has printed.
+
+    :raises InvalidArgumentError: if it is no such report.
+    """
     try:
         document = msgspec.json.decode(read_input(path))
         for each in document["outputs"]:

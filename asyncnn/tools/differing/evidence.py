@@ -43,6 +43,9 @@ async def keep(
 
     The models get its name with another suffix. The command has ``options``, of
     tolerance and of extensions.
+
+    :raises GeneralFailureError: if a model cannot be written.
+    :raises OSError: if the inputs cannot be.
     """
     level, position = entry.level, entry.position
     sample = level.worst.get(position, 0)

@@ -90,7 +90,12 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
 
 
 async def find(question: Question) -> Finding:
-    """Run both sides and compare all that both show."""
+    """Run both sides and compare all that both show.
+
+    :raises InvalidArgumentError: if no side is a device, or the models do not have
+        as many inputs, or nothing can be compared.
+    :raises AsyncnnError: if a side refuses its model, or fails.
+    """
     first, second = question.first, question.second
     pairing = pair(first.graph, second.graph)
     sides = [(first, question.samples), (second, question.converted)]

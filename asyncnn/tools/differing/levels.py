@@ -42,7 +42,10 @@ class Pairing(msgspec.Struct, frozen=True, eq=False):
 
 
 def pair(one: ModelGraph, other: ModelGraph) -> Pairing:
-    """Pair the tensors of two graphs: inputs and what operations compute."""
+    """Pair the tensors of two graphs: inputs and what operations compute.
+
+    :raises InvalidArgumentError: if they do not have as many inputs.
+    """
     if one is other:
         indexes = (*one.main.input_indexes, *one.writers)
         return Pairing({index: index for index in indexes}, is_same=True)
@@ -143,7 +146,10 @@ class Level:
         self._given: dict[int, Array | None] = {}
 
     async def measure(self, here: Sequence[Sample], there: Sequence[Sample]) -> None:
-        """Run both sides on the same samples, each in its own types, and compare."""
+        """Run both sides on the same samples, each in its own types, and compare.
+
+        :raises AsyncnnError: if a side refuses the model, or fails.
+        """
         self.here = await self.device.tensors(here)
         self.there = await self.other.tensors(there)
         self._given = self._known()

@@ -89,7 +89,10 @@ class DeviceSide:
     async def run(
         self, extract: Extract, feeds: Sequence[Mapping[int, Array]]
     ) -> list[Tensors]:
-        """Return the outputs of a part of the model for each set of given operands."""
+        """Return the outputs of a part of the model for each set of given operands.
+
+        :raises AsyncnnError: if the device refuses the part, or fails.
+        """
         prepared = await self._device.prepare(extract.named)
         results: list[Tensors] = []
         for feed in feeds:

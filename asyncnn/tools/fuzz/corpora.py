@@ -35,7 +35,10 @@ _IMAGE = (1 / 255, -128)
 
 
 def tflite_files() -> Iterator[bytes]:
-    """Yield small networks as LiteRT's converter writes them, float and quantised."""
+    """Yield small networks as LiteRT's converter writes them, float and quantised.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
+    """
     from asyncnn.tools.reference_models import speech_recognition
 
     for quantized, unsigned in ((False, False), (True, False), (True, True)):
@@ -82,7 +85,10 @@ def _convolutions(*, quantized: bool, unsigned: bool) -> bytes:
 
 
 def onnx_files() -> Iterator[bytes]:
-    """Yield networks in ONNX, float and quantised."""
+    """Yield networks in ONNX, float and quantised.
+
+    :raises PeerMissingError: if the package onnx is not installed.
+    """
     for quantized in (False, True):
         data = _convolutions(quantized=quantized, unsigned=False)
         yield onnx_file(load(data, strict=True))

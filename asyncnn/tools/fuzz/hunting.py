@@ -76,6 +76,8 @@ def hunt(order: WorkOrder, folder: Path) -> Hunted:
     """Try a target until the time is over; what is found is written below a folder.
 
     Coverage guides as the order says, where that can be.
+
+    :raises GeneralFailureError: if a finding cannot be written.
     """
     is_guided = order.is_guided and HAS_ATHERIS and order.target not in UNGUIDED
     found: dict[str, FuzzFinding] = {}

@@ -44,6 +44,8 @@ def by_python(data: bytes) -> Contents:
     """Return what is in a file that may be handed to LiteRT.
 
     Decoder errors pass through.
+
+    :raises InvalidArgumentError: if it may not.
     """
     found = completed(reading_contents(memoryview(data)))
     refusal = runnable.refusal(found)
@@ -64,6 +66,7 @@ def same_file(data: bytes) -> bool:
 
     Decoder errors pass through.
 
+    :raises InvalidArgumentError: if it is damaged, and Python says so.
     :raises TwinsDifferError: if Python says otherwise than the scan.
     """
     quick = by_scan(data)

@@ -60,5 +60,8 @@ class LoadGenVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def loadgen_module() -> Any:
-    """Import LoadGen."""
+    """Import LoadGen.
+
+    :raises PeerMissingError: if it is not installed.
+    """
     return peer_module("mlperf_loadgen", "LoadGen", "asyncnn[loadgen]")

@@ -59,7 +59,10 @@ class SystemsComparison(msgspec.Struct, frozen=True, kw_only=True):
 async def compared(
     comparison: SystemsComparison, announce: Announce = iter
 ) -> report.SystemsReport:
-    """Measure everything."""
+    """Measure everything.
+
+    :raises AsyncnnError: if a model cannot be loaded, or an execution fails.
+    """
     refusals: dict[str, str] = {}
     sections: list[report.ComparedSection] = []
     subjects = [

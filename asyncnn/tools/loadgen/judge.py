@@ -55,6 +55,8 @@ async def judged(
 
     If this is cancelled, queries are answered without being executed from then on, for
     LoadGen to come to an end; that may take as long as its schedule is.
+
+    :raises AsyncnnError: if an execution fails.
     """
     loadgen = loadgen_module()
     answers = Answers(
@@ -162,7 +164,10 @@ _RATES = {
 
 
 def read_verdict(folder: Path, settings: Settings) -> LoadGenVerdict:
-    """Read what LoadGen has logged in ``folder``."""
+    """Read what LoadGen has logged in ``folder``.
+
+    :raises InvalidArgumentError: if there is no such log.
+    """
     log: dict[str, Any] = {}
     errors: list[str] = []
     for line in (folder / _DETAIL_LOG).read_text().splitlines():
@@ -202,7 +207,10 @@ def read_verdict(folder: Path, settings: Settings) -> LoadGenVerdict:
 
 @contextmanager
 def log_folder(folder: Path | None) -> Iterator[Path]:
-    """Have a folder for logs, or one that goes with the block."""
+    """Have a folder for logs, or one that goes with the block.
+
+    :raises InvalidArgumentError: if it cannot be written to.
+    """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="asyncnn-loadgen-") as made:
             yield Path(made)
@@ -212,7 +220,10 @@ def log_folder(folder: Path | None) -> Iterator[Path]:
 
 
 def check_log_folder(folder: Path) -> None:
-    """Make ``folder`` if it is not there, and try to write to it."""
+    """Make ``folder`` if it is not there, and try to write to it.
+
+    :raises InvalidArgumentError: if that fails; LoadGen itself would end the process.
+    """
     call_abandonable(f"writing to {folder}", in_one(_try_to_write, folder))
 
 
@@ -274,7 +285,10 @@ class JudgedRunReport(msgspec.Struct, frozen=True):
 
 
 async def run_all(options: JudgedRunOptions) -> JudgedRunReport:
-    """Run the scenario on every way."""
+    """Run the scenario on every way.
+
+    :raises AsyncnnError: if a device cannot be opened, or an execution fails.
+    """
     reports: list[WayReport] = []
     name = version = ""
     for transport, path in options.ways:

@@ -70,7 +70,10 @@ class Library:
 
     @classmethod
     def read(cls, model: NamedModel, path: Path) -> "Library":
-        """Read ``input_K``, and ``labels`` or ``output_K``, of an ``.npz`` file."""
+        """Read ``input_K``, and ``labels`` or ``output_K``, of an ``.npz`` file.
+
+        :raises InvalidArgumentError: if it does not fit the model.
+        """
         arrays = load_arrays(path)
         found = fitting(
             samples(arrays, "input", model.inputs, path), model.inputs, path
@@ -101,7 +104,10 @@ class Library:
         return len(self._outputs)
 
     def check_judged(self) -> None:
-        """Check that it is known which answers are right."""
+        """Check that it is known which answers are right.
+
+        :raises InvalidArgumentError: if it is not.
+        """
         if self._labels is None and self._goldens is None:
             raise InvalidArgumentError(
                 "it is not known which answers are right",
@@ -109,7 +115,10 @@ class Library:
             )
 
     def accuracy(self, folder: Path, tolerance: Tolerance) -> AnswerAccuracy:
-        """Score what LoadGen has logged in ``folder``."""
+        """Score what LoadGen has logged in ``folder``.
+
+        :raises InvalidArgumentError: if the log has answers of other lengths.
+        """
         self.check_judged()
         logged: list[dict[str, Any]] = json.loads((folder / ACCURACY_LOG).read_text())
         # Some come twice, where they fill up the last query of several samples.

@@ -78,7 +78,10 @@ class QueryWay(msgspec.Struct, frozen=True):
 
 
 def check_model(model: NamedModel) -> None:
-    """Check that LoadGen's queries can be executed on arrays that are made once."""
+    """Check that LoadGen's queries can be executed on arrays that are made once.
+
+    :raises InvalidArgumentError: if the model leaves shapes open.
+    """
     for info in (*model.inputs, *model.outputs):
         if not has_fixed_shape(info):
             shapes = {
@@ -180,7 +183,11 @@ async def latency_s(run: Callable[[], Awaitable[object]]) -> float:
 
 
 def litert_execute(path: Path, library: Library) -> Execute:
-    """Return what executes samples on a LiteRT interpreter of one thread."""
+    """Return what executes samples on a LiteRT interpreter of one thread.
+
+    :raises PeerMissingError: if LiteRT is not installed.
+    :raises PeerRefusedError: if it cannot load the model.
+    """
     peer = LiteRt(path)
     inputs = library.inputs
     peer.run(inputs[0])
@@ -240,7 +247,11 @@ async def executor_system(
 
 
 def to_thread_system(named: NamedModel, library: Library) -> Serving:
-    """ONNX Runtime in `asyncio.to_thread`, on an ONNX file of the same model."""
+    """ONNX Runtime in `asyncio.to_thread`, on an ONNX file of the same model.
+
+    :raises PeerMissingError: if ONNX Runtime or the package onnx is not installed.
+    :raises PeerRefusedError: if the model cannot be rewritten as ONNX.
+    """
     session = OnnxRuntime(named)
     feeds = [session.converted(inputs) for inputs in library.inputs]
     session.run(feeds[0])
@@ -268,6 +279,9 @@ async def served_model(
     """Reach a model by gRPC, each sample a call as clients of its server make them.
 
     Yields the server, its version, and what has it execute a sample.
+
+    :raises InvalidArgumentError: if no model is named, or a package is missing.
+    :raises GeneralFailureError: if it does not answer, or refuses a call.
     """
     address, _, name = transport.removeprefix(SERVED).partition("/")
     if not (address and name):

@@ -55,7 +55,10 @@ OnStep: TypeAlias = Callable[[int, int, str], None]
 
 
 def chosen_devices(names: Sequence[str]) -> list[str]:
-    """Return the devices that names stand for: ``all`` is each that is no sample."""
+    """Return the devices that names stand for: ``all`` is each that is no sample.
+
+    :raises InvalidArgumentError: if there is no device of a name.
+    """
     found: list[str] = []
     for name in names:
         if name == ALL:
@@ -77,6 +80,8 @@ async def run_suite(
 
     If it is cancelled, ``kept`` is given what was measured by then, whole rounds of a
     model: nothing if there is none.
+
+    :raises GeneralFailureError: if no device can be opened.
     """
     steps, total = 0, len(models) * (ROUNDS + 1)
 

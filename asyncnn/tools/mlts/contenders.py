@@ -77,12 +77,18 @@ class Contender(msgspec.Struct, eq=False):
     reads_file: bool = False
 
     async def run(self, sample: Sample) -> Sample:
-        """Run once and return copies of the outputs."""
+        """Run once and return copies of the outputs.
+
+        :raises AsyncnnError: if that fails.
+        """
         result = self.call(self.feed(sample))
         return self.outputs(await result if isawaitable(result) else result)
 
     async def begin(self) -> None:
-        """Let state begin anew."""
+        """Let state begin anew.
+
+        :raises AsyncnnError: if that fails.
+        """
         if self.reset is not None:
             result = self.reset()
             if isawaitable(result):
@@ -149,7 +155,10 @@ class MeasuredDevice(msgspec.Struct, frozen=True, eq=False):
         return await stack.enter_async_context(runner), None
 
     async def _prepared(self, model: SuiteModel) -> tuple[PreparedModel, Preparation]:
-        """Prepare a model, several times; run the first one for its memory."""
+        """Prepare a model, several times; run the first one for its memory.
+
+        :raises AsyncnnError: if it cannot be prepared, or run.
+        """
         assert model.trial is not None
         before = _resident_kib(pid=self.pid)
         us: list[float] = []
@@ -202,6 +211,8 @@ async def open_targets(
     """Open each device by each transport; also yield which are not there, and why.
 
     The driver that serves the ``chosen`` path comes first.
+
+    :raises NoDriverError: if there is none.
     """
     async with AsyncExitStack() as stack:
         targets: list[MeasuredDevice] = []
@@ -229,7 +240,12 @@ def peer_row(system: str, model: SuiteModel) -> SuiteRow:
 
 
 def peer_contender(row: SuiteRow, model: SuiteModel) -> Contender:
-    """Load a model in the runtime of a `peer_row`."""
+    """Load a model in the runtime of a `peer_row`.
+
+    :raises PeerRefusedError: if it cannot, or does not read such files.
+    :raises InvalidArgumentError: if it takes other inputs than the model.
+    :raises PeerMissingError: if it is not installed.
+    """
     named, trial = model.named, model.trial
     assert named is not None
     assert trial is not None

@@ -44,7 +44,12 @@ class Published(msgspec.Struct, frozen=True):
     folder: Path
 
     def arrays(self, model: NamedModel, file: Path) -> dict[str, Array]:
-        """Return what a model of a file is tried on, as ``.npz`` files have it."""
+        """Return what a model of a file is tried on, as ``.npz`` files have it.
+
+        :raises InvalidArgumentError: if the folder has not what is published, or it
+            does not fit the model.
+        :raises GeneralFailureError: if what reads images or sound is not installed.
+        """
         if not self.folder.is_dir():
             raise InvalidArgumentError(f"there is no folder {self.folder}")
         if len(model.inputs) != 1:

@@ -72,6 +72,12 @@ def suite_models(wanted: Wanted) -> Iterator[list[SuiteModel]]:
     """Yield the models that are wanted, the folder's first.
 
     Reference models are removed in the end.
+
+    :raises InvalidArgumentError: if there is none, one has nothing to judge it by but
+        should, a data set does not fit, or no file of the folder is a model.
+    :raises OSError: if a file cannot be read.
+    :raises PeerMissingError: if reference models are wanted but LiteRT, which their
+        schema and expected outputs are of, is not installed.
     """
     known = [*REFERENCE_MODELS]
     if wanted.pattern != Wanted().pattern:
@@ -159,6 +165,8 @@ def write_reference_model(folder: Path, name: str) -> Path:
     """Write a reference model and, beside it, samples with expected outputs.
 
     These are what LiteRT's reference kernels give, without any delegate.
+
+    :raises PeerMissingError: if LiteRT is not installed.
     """
     model = REFERENCE_MODELS.get(name) or MORE_MODELS[name]
     file = folder / f"{name}.tflite"

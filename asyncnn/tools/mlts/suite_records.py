@@ -163,12 +163,19 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
         return [row for row in self.rows if row.model == name]
 
     def write(self, path: Path) -> None:
-        """Write it to a file."""
+        """Write it to a file.
+
+        :raises OSError: if that cannot be written.
+        """
         write_file(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
 
 def read_report(path: Path) -> SuiteReport:
-    """Read a file that `SuiteReport.write` has written."""
+    """Read a file that `SuiteReport.write` has written.
+
+    :raises InvalidArgumentError: if it is none, or of a later format.
+    :raises OSError: if it cannot be read.
+    """
     hint = "it is what asyncnn mlts --json writes"
     content = read_input(path)
     try:

@@ -84,7 +84,11 @@ def trial_of(
     tolerance: Tolerance,
     seed: int = 0,
 ) -> Trial:
-    """Return what a model is tried on: a data set, golden outputs or random inputs."""
+    """Return what a model is tried on: a data set, golden outputs or random inputs.
+
+    :raises InvalidArgumentError: if a file is damaged, or does not fit the model.
+    :raises OSError: if a file cannot be read.
+    """
     if dataset is not None:
         return labelled_trial(model, load_arrays(dataset), dataset)
     if golden is not None:
@@ -97,7 +101,11 @@ def trial_of(
 def published_trial(
     model: NamedModel, dataset: Published, file: Path, tolerance: Tolerance
 ) -> Trial:
-    """Return what a model of ``file`` is tried on by a data set as it is published."""
+    """Return what a model of ``file`` is tried on by a data set as it is published.
+
+    :raises InvalidArgumentError: if the set is not there, or does not fit the model.
+    :raises AsyncnnError: if what reads it is not installed.
+    """
     arrays = dataset.arrays(model, file)
     if "labels" in arrays:
         return labelled_trial(model, arrays, dataset.folder)
@@ -110,7 +118,10 @@ def published_trial(
 def golden_trial(
     model: NamedModel, arrays: Mapping[str, Array], file: Path, tolerance: Tolerance
 ) -> Trial:
-    """Return the samples of a file and what judges by the outputs there."""
+    """Return the samples of a file and what judges by the outputs there.
+
+    :raises InvalidArgumentError: if they do not fit the model or one another.
+    """
     known = dict(arrays)
     given = samples(known, "input", model.inputs, file)
     name = str(known.get("evaluator", GOLDEN))
@@ -170,6 +181,8 @@ def labelled_trial(model: NamedModel, arrays: Mapping[str, Array], file: Path) -
     """Return the samples of a labelled data set, which the first output classifies.
 
     Floats for a quantised input are quantised as the model says.
+
+    :raises InvalidArgumentError: if the set does not fit the model.
     """
     for key in ("inputs", "labels"):
         if key not in arrays:

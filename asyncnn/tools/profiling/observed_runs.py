@@ -114,7 +114,11 @@ class Look(Observer):
 async def measure(
     device: Device, order: ProfileOrder, rounds: Rounds = iter
 ) -> Profile:
-    """Prepare a model on ``device``, run it, and return where the time has gone."""
+    """Prepare a model on ``device``, run it, and return where the time has gone.
+
+    :raises InvalidArgumentError: if this process records already.
+    :raises AsyncnnError: if the device refuses the model, or a run fails.
+    """
     if active.recorder is not None:
         raise InvalidArgumentError(
             "runs that are traced are not profiled, too", hint="leave out --trace"

@@ -57,7 +57,10 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def replayed(request: ReplayRequest) -> ReplayReport:
-    """Repeat a recording on a device that is opened for it, and compare."""
+    """Repeat a recording on a device that is opened for it, and compare.
+
+    :raises AsyncnnError: if the device cannot be opened, or a model file not be read.
+    """
     record = request.record
     async with _trials(request) as trials:
         rounds = [await trials.judge(record) for _ in range(request.rounds)]
@@ -66,7 +69,10 @@ async def replayed(request: ReplayRequest) -> ReplayReport:
 
 
 async def cut_down(request: ReplayRequest) -> CallRecord:
-    """Return the part of a recording that differs still."""
+    """Return the part of a recording that differs still.
+
+    :raises AsyncnnError: as `replayed`.
+    """
     async with _trials(request) as trials:
 
         async def fails(part: CallRecord) -> bool:
@@ -118,7 +124,10 @@ async def _trials(request: ReplayRequest) -> AsyncIterator[ReplayTrials]:
 def found_models(
     record: CallRecord, paths: Sequence[Path], extensions: Sequence[str]
 ) -> dict[int, Model]:
-    """Return the models by number that the recording or one of the files has."""
+    """Return the models by number that the recording or one of the files has.
+
+    :raises AsyncnnError: if one cannot be read, or is damaged.
+    """
     by_digest: dict[bytes, Model] = {}
     for path in paths:
         for strict in (False, True):

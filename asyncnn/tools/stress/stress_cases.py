@@ -62,7 +62,10 @@ SOAK = CASES.pop("soak")
 
 
 def chosen_cases(names: str) -> Sequence[StressCase]:
-    """Return the cases of names with commas, or all of them."""
+    """Return the cases of names with commas, or all of them.
+
+    :raises InvalidArgumentError: if there is none of a name.
+    """
     if names == ALL:
         return [*CASES.values()]
     known = {**CASES, SOAK.name: SOAK}

@@ -100,7 +100,10 @@ async def bare_burst(
     pools: Sequence[hal.Memory],
     results_length: int = DEFAULT_QUEUE_LENGTH,
 ) -> AsyncIterator["BareBurst"]:
-    """Open a burst for the length of the block; ``pools`` are slots 0, 1, 2..."""
+    """Open a burst for the length of the block; ``pools`` are slots 0, 1, 2...
+
+    :raises AsyncnnError: if the device does not take it.
+    """
     with (
         MessageQueue.create(DATUM_BYTES, DEFAULT_QUEUE_LENGTH) as requests,
         MessageQueue.create(DATUM_BYTES, results_length) as results,
@@ -124,7 +127,11 @@ class BareBurst(msgspec.Struct, frozen=True):
     context: hal.IBurstContext
 
     async def send(self, packet: bytes) -> bytes:
-        """Send a packet and return the result as it came."""
+        """Send a packet and return the result as it came.
+
+        :raises GeneralFailureError: if there was an answer too many before.
+        :raises AsyncnnError: if the burst has ended.
+        """
         if self.results.available_to_read():
             raise hal.GeneralFailureError("the last packet has a second answer")
         if not self.requests.write_nowait(packet):
@@ -135,6 +142,7 @@ class BareBurst(msgspec.Struct, frozen=True):
         """Send a packet and return what its result says.
 
         :raises PacketError: if the result is malformed.
+        :raises AsyncnnError: as `send`.
         """
         shape, timing = decode_result(await self.send(packet))
         return ExecutionResult(shape.status, shape.output_shapes, timing)

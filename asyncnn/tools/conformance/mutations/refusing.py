@@ -71,12 +71,18 @@ class PreparedWay(msgspec.Struct, frozen=True, eq=False):
 
 
 async def prepare(model: hal.Model, device: hal.IDevice) -> hal.IPreparedModel:
-    """Prepare the model that mutants are made of, or the model of their requests."""
+    """Prepare the model that mutants are made of, or the model of their requests.
+
+    :raises AsyncnnError: if the device does not take it, or does not answer.
+    """
     return await answer_of(preparing(device, hal.HalVersion.V1_3)(model))
 
 
 async def answer_of(call: Awaitable[T]) -> T:
-    """Wait for what a device answers."""
+    """Wait for what a device answers.
+
+    :raises DeviceUnavailableError: if it takes longer than `TIMEOUT_S`.
+    """
     try:
         async with asyncio.timeout(TIMEOUT_S):
             return await call

@@ -233,7 +233,10 @@ class CaseTrial:
         return results + await self._try_bursts(TravellingRequest(self._case), targets)
 
     async def _ask(self, way: Way) -> None:
-        """Make sure that a device finds no fault with the case itself."""
+        """Make sure that a device finds no fault with the case itself.
+
+        :raises AsyncnnError: if it does, or does not answer.
+        """
         asked = way.device.get_supported_operations_1_3(self._model)
         status, _ = await answer_of(asked)
         if status is not hal.ErrorStatus.NONE:

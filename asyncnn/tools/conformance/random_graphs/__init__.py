@@ -78,7 +78,10 @@ class _Ended(BaseException):
 async def search(
     selection: Selection, path: AnyPath, count: int, number: int, folder: Path | None
 ) -> TriedGraphs:
-    """Try as many graphs, drawn by a seed, on a path; write one that fails to files."""
+    """Try as many graphs, drawn by a seed, on a path; write one that fails to files.
+
+    :raises AsyncnnError: if the device cannot be opened.
+    """
     async with opened(selection) as device:
         judge = await _judge(device, path)
         trials = _Trials(judge, count, number)
@@ -100,7 +103,11 @@ async def search(
 
 
 async def replay(selection: Selection, path: AnyPath, file: Path) -> TriedGraphs:
-    """Try the graph of a file again."""
+    """Try the graph of a file again.
+
+    :raises InvalidArgumentError: if it is no such file, or its arrays are not beside.
+    :raises AsyncnnError: if the device cannot be opened.
+    """
     named = load(file)
     arrays = file.with_suffix(".npz")
     (sample, *_) = samples(load_arrays(arrays), "input", named.inputs, arrays)

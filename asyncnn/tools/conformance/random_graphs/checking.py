@@ -64,7 +64,11 @@ def loop(model: Model, indexes: Sequence[int], state: Sequence[Array]) -> list[A
 
 
 def evaluate(operation: BoundOperation) -> list[Array]:
-    """Return the outputs of one operation, all of whose inputs have values."""
+    """Return the outputs of one operation, all of whose inputs have values.
+
+    :raises GeneralFailureError: if it has no kernel, or its operands have illegal
+        values or shapes.
+    """
     if kernels.is_data_dependent(operation.type):
         computed = kernels.compute(operation)
         assert isinstance(computed, list | tuple)  # no operation here is an engine's
@@ -155,6 +159,7 @@ class Judge(msgspec.Struct, frozen=True, eq=False):
 
         :raises DifferenceError: if they are wrong.
         :raises NotCarriedError: if the path cannot carry them.
+        :raises AsyncnnError: if the device refuses the graph, or fails.
         """
         expected = interpret(named.model, inputs, evaluate)
         prepared = await self.device.prepare(named)

@@ -45,6 +45,9 @@ def dump(
     They go to ``folder``, to that in `FOLDER_VARIABLE`, else to one among the
     temporary files.
     ``outputs`` are those that are expected.
+
+    :raises GeneralFailureError: if the model cannot be written.
+    :raises OSError: if the arrays cannot be.
     """
     folder = _folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +60,10 @@ def dump(
 
 
 def check_dumps(folder: Path | None) -> None:
-    """Find out, before long work, whether `dump` can write there; make no folder."""
+    """Find out, before long work, whether `dump` can write there; make no folder.
+
+    :raises OSError: if it cannot.
+    """
     nearest = _folder(folder).resolve()
     while not nearest.exists():
         nearest = nearest.parent
