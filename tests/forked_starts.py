@@ -30,8 +30,13 @@ from tests.fork_server import DRIVER, MOST_BYTES, MOST_FDS, PID
 
 ROOT = Path(__file__).parents[1]
 READ_LATER = {
-    *("ASYNCNN_DEVICE", "ASYNCNN_LOG_JSON", "ASYNCNN_LOG_LEVEL", "ASYNCNN_TRACE"),
-    *("KMP_DUPLICATE_LIB_OK", "PYTEST_CURRENT_TEST", "RAY_CLIENT_MODE"),
+    "ASYNCNN_DEVICE",
+    "ASYNCNN_LOG_JSON",
+    "ASYNCNN_LOG_LEVEL",
+    "ASYNCNN_TRACE",
+    "KMP_DUPLICATE_LIB_OK",
+    "PYTEST_CURRENT_TEST",
+    "RAY_CLIENT_MODE",
     "XDG_STATE_HOME",
 }
 """Variables that nothing which drivers need reads as it is imported.

@@ -123,10 +123,17 @@ def test_an_example_works(example: str, tmp_path: Path) -> None:
 
 def test_every_kind_of_part_has_steps_or_an_example() -> None:
     assert re.findall(r"^## Add (.*)", CONTRIBUTING, re.M) == [
-        *("an operation", "an operator", "a device", "a command", "a bench")
+        "an operation",
+        "an operator",
+        "a device",
+        "a command",
+        "a bench",
     ]
     assert [title for title, _ in EXAMPLES] == [
-        *("An operation", "A device", "A path", "A transport")
+        "An operation",
+        "A device",
+        "A path",
+        "A transport",
     ]
 
 

@@ -242,8 +242,14 @@ class TestDeadFolder:
     @pytest.mark.parametrize(
         "call",
         [
-            *(Call.LOOKUP, Call.MKDIR, Call.CREATE, Call.WRITE, Call.FSYNC, Call.OPEN),
-            *(Call.READ, Call.SETATTR),
+            Call.LOOKUP,
+            Call.MKDIR,
+            Call.CREATE,
+            Call.WRITE,
+            Call.FSYNC,
+            Call.OPEN,
+            Call.READ,
+            Call.SETATTR,
         ],
         ids=lambda call: call.name,
     )

@@ -35,5 +35,8 @@ def test_a_page_without_a_place_is_an_error(part: GeneratedPart, text: str) -> N
 
 def test_a_table_is_followed_by_an_empty_line() -> None:
     assert list(table(("a", "b"), [("1", "2")])) == [
-        *("| a | b |", "| --- | --- |", "| 1 | 2 |", "")
+        "| a | b |",
+        "| --- | --- |",
+        "| 1 | 2 |",
+        "",
     ]

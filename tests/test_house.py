@@ -19,8 +19,17 @@ MEDIAN_LINES = range(120, 221)
 SIBLINGS = (
     frozenset(
         {
-            *("burst", "cli", "devices", "hal/validate", "hal/versions", "memory"),
-            *("qos", "runtime", "runtime/framework", "service", "service/client"),
+            "burst",
+            "cli",
+            "devices",
+            "hal/validate",
+            "hal/versions",
+            "memory",
+            "qos",
+            "runtime",
+            "runtime/framework",
+            "service",
+            "service/client",
             "service/driver",
         }
     ),
@@ -28,8 +37,14 @@ SIBLINGS = (
     frozenset({"tools/differing", "tools/profiling"}),
     frozenset(
         {
-            *("engine", "hal/operations", "kernels", "kernels/detection"),
-            *("kernels/linear", "kernels/recurrent", "runtime/onnx", "runtime/tflite"),
+            "engine",
+            "hal/operations",
+            "kernels",
+            "kernels/detection",
+            "kernels/linear",
+            "kernels/recurrent",
+            "runtime/onnx",
+            "runtime/tflite",
             "tools/conformance/random_graphs/families",
         }
     ),

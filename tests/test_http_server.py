@@ -290,11 +290,19 @@ class TestNames:
     @pytest.mark.parametrize(
         ("host", "status"),
         [
-            *(("127.0.0.1", 200), ("127.0.0.1:80", 200), ("[::1]:80", 200)),
-            *(("localhost:4000", 200), ("LocalHost", 200), ("robot:1", 200)),
-            *((f"{socket.gethostname()}:80", 200), ("evil.example", 421)),
-            *(("evil.example:80", 421), ("localhost.evil.example", 421)),
-            *(("127.0.0.1.evil.example", 421), ("[evil]", 421), ("", 421)),
+            ("127.0.0.1", 200),
+            ("127.0.0.1:80", 200),
+            ("[::1]:80", 200),
+            ("localhost:4000", 200),
+            ("LocalHost", 200),
+            ("robot:1", 200),
+            (f"{socket.gethostname()}:80", 200),
+            ("evil.example", 421),
+            ("evil.example:80", 421),
+            ("localhost.evil.example", 421),
+            ("127.0.0.1.evil.example", 421),
+            ("[evil]", 421),
+            ("", 421),
         ],
     )
     async def test_only_own_ones_are_answered(self, host: str, status: int) -> None:

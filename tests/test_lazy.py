@@ -15,8 +15,12 @@ from asyncnn.tools.mobilenets import mobilenet_v1
 from tests.processes import python
 
 LAZY = (
-    *("asyncnn", "asyncnn.burst", "asyncnn.devices", "asyncnn.kernels"),
-    *("asyncnn.memory", "asyncnn.service"),
+    "asyncnn",
+    "asyncnn.burst",
+    "asyncnn.devices",
+    "asyncnn.kernels",
+    "asyncnn.memory",
+    "asyncnn.service",
 )
 
 CLIENT = """

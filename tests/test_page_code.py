@@ -22,7 +22,10 @@ PAGES = {
 RECIPES = "docs/recipes.md"
 PARTS = [part.heading for part in walk.parts_of(PAGES[RECIPES]) if part.level == 2]
 WITH_COMMANDS = (
-    *("README.md", "docs/loadgen.md", "docs/profiling.md", "docs/tutorial.md"),
+    "README.md",
+    "docs/loadgen.md",
+    "docs/profiling.md",
+    "docs/tutorial.md",
 )
 """Pages whose commands are run, too; test_documentation.py checks those of others."""
 

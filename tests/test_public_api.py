@@ -20,12 +20,27 @@ from asyncnn.fmq.ring import PythonRing, Ring
 from asyncnn.turn import End, PythonEnd
 
 PACKAGES = (
-    *("asyncnn", "asyncnn.burst", "asyncnn.callbacks", "asyncnn.cluster"),
-    *("asyncnn.devices", "asyncnn.extensions", "asyncnn.fences", "asyncnn.fmq"),
-    *("asyncnn.hal", "asyncnn.hal.operations", "asyncnn.hal.validate"),
-    *("asyncnn.hal.versions", "asyncnn.kernels", "asyncnn.memory", "asyncnn.metrics"),
-    *("asyncnn.oip", "asyncnn.pipeline", "asyncnn.qos", "asyncnn.service"),
-    *("asyncnn.tracing", "asyncnn.web"),
+    "asyncnn",
+    "asyncnn.burst",
+    "asyncnn.callbacks",
+    "asyncnn.cluster",
+    "asyncnn.devices",
+    "asyncnn.extensions",
+    "asyncnn.fences",
+    "asyncnn.fmq",
+    "asyncnn.hal",
+    "asyncnn.hal.operations",
+    "asyncnn.hal.validate",
+    "asyncnn.hal.versions",
+    "asyncnn.kernels",
+    "asyncnn.memory",
+    "asyncnn.metrics",
+    "asyncnn.oip",
+    "asyncnn.pipeline",
+    "asyncnn.qos",
+    "asyncnn.service",
+    "asyncnn.tracing",
+    "asyncnn.web",
 )
 
 LIST = Path(__file__).with_name("public_api.txt")
@@ -37,7 +52,12 @@ and what packages declare one by has it here. No other name is to be added.
 
 
 STATEMENTS = {
-    *("__aenter__", "__aiter__", "__await__", "__call__", "__enter__", "__iter__"),
+    "__aenter__",
+    "__aiter__",
+    "__await__",
+    "__call__",
+    "__enter__",
+    "__iter__",
     "__len__",
 }
 """Methods by which objects take part in statements: their names are public as well."""

@@ -79,8 +79,10 @@ async def test_closing_ends_all_bursts_and_refuses_more(
 @pytest.mark.parametrize(
     ("quantum", "count"),
     [
-        *((DATUM_BYTES, MIN_QUEUE_LENGTH - 1), (DATUM_BYTES, MAX_QUEUE_LENGTH + 1)),
-        *((DATUM_BYTES - 8, 1024), (1, 1024 * DATUM_BYTES)),
+        (DATUM_BYTES, MIN_QUEUE_LENGTH - 1),
+        (DATUM_BYTES, MAX_QUEUE_LENGTH + 1),
+        (DATUM_BYTES - 8, 1024),
+        (1, 1024 * DATUM_BYTES),
     ],
 )
 @pytest.mark.parametrize("is_result", [False, True])

@@ -37,8 +37,14 @@ def datums_of(packet: bytes) -> list[bytes]:
 
 def test_the_bytes_are_those_of_the_hal() -> None:
     assert datums_of(PACKET) == [
-        *(datum(0, 9, 2, 1, 2), datum(1, 0, 1, 64, 16, 2), datum(2, 2), datum(2, 3)),
-        *(datum(1, 1, 0, 0, 0, 0), datum(3, 0, 0, 0, 8, 0), datum(5, 7), datum(5, 3)),
+        datum(0, 9, 2, 1, 2),
+        datum(1, 0, 1, 64, 16, 2),
+        datum(2, 2),
+        datum(2, 3),
+        datum(1, 1, 0, 0, 0, 0),
+        datum(3, 0, 0, 0, 8, 0),
+        datum(5, 7),
+        datum(5, 3),
         datum(6, 1),
     ]
 

@@ -105,8 +105,11 @@ def test_help_lists_the_choices(
 @pytest.mark.parametrize(
     "words",
     [
-        *(["devices"], ["capabilities"], ["inspect", MODEL]),
-        *(["run", MODEL, "--explain"], ["run", MODEL]),
+        ["devices"],
+        ["capabilities"],
+        ["inspect", MODEL],
+        ["run", MODEL, "--explain"],
+        ["run", MODEL],
     ],
     ids=lambda words: str(words[0]),
 )

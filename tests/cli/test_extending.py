@@ -193,7 +193,9 @@ OPAQUE = np.array([b"abc", b"def"], "V3")
 @pytest.mark.parametrize(
     ("actual", "expected", "differing"),
     [
-        *((X, X * (1 + 1e-7), 0), (X, X.conj(), 2), (OPAQUE, OPAQUE.copy(), 0)),
+        (X, X * (1 + 1e-7), 0),
+        (X, X.conj(), 2),
+        (OPAQUE, OPAQUE.copy(), 0),
         (OPAQUE, OPAQUE[::-1], 2),
     ],
 )

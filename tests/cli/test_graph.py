@@ -58,7 +58,10 @@ def test_names_of_extensions_are_whole_on_a_narrow_terminal(
     out = capsys.readouterr().out
     assert out.count("com.example.spectral/ ") == 2
     for word in (
-        *("MAGNITUDE", "COMPLEX64", "no, extension", "operation 0: it is missing"),
+        "MAGNITUDE",
+        "COMPLEX64",
+        "no, extension",
+        "operation 0: it is missing",
     ):
         assert word in out
 

@@ -465,7 +465,10 @@ QUANTISED_EXACT = ["vww_96_int8", "kws_ref_model"]
 QUANTISED = ["hello_world_int8", "micro_speech_quantized", "person_detect"]
 QUANTISED_LSTM = ["trained_lstm_int8", "dtln_noise_suppression"]
 FLOAT = [
-    *("vww_96_float", "pretrainedResnet", "ad01_fp32", "hello_world_float"),
+    "vww_96_float",
+    "pretrainedResnet",
+    "ad01_fp32",
+    "hello_world_float",
     "trained_lstm",
 ]
 

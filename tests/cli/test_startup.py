@@ -17,8 +17,15 @@ ROOT = Path(asyncnn.__file__).parent
 
 HEAVY = {"anyio", "asyncio", "numpy", "rich.live", "rich.progress"}
 LIGHT_PARTS = {
-    *("cli", "deadlines", "hal", "input_files", "interpreter", "logs", "output_files"),
-    *("pacing", "tracing"),
+    "cli",
+    "deadlines",
+    "hal",
+    "input_files",
+    "interpreter",
+    "logs",
+    "output_files",
+    "pacing",
+    "tracing",
 }
 
 HELP = """

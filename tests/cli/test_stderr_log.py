@@ -146,7 +146,10 @@ def test_of_each_kind_there_is_one_line_in_a_while(pipe: Pipe) -> None:
     messages = [line.partition(": ")[2] for line in pipe.lines()]
     # Two of each three "there" are left out by their logger, and one logger's by all.
     assert messages == [
-        *("here 0", "there 0", "here 0 (and 2 more)", "there 0 (and 3 more)")
+        "here 0",
+        "there 0",
+        "here 0 (and 2 more)",
+        "there 0 (and 3 more)",
     ]
 
 

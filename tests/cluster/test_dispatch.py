@@ -95,8 +95,10 @@ def test_higher_priorities_go_first_then_earlier_deadlines() -> None:
     dispatcher = dispatcher_of(1, window=1)
     dispatcher.submit(ClusterWork(0, "m", 2), 0)
     waiting = [
-        *(ClusterWork(1, "m", 0, 1000 * MS), ClusterWork(2, "m", 1)),
-        *(ClusterWork(3, "m", 1, 900 * MS), ClusterWork(4, "m", 2)),
+        ClusterWork(1, "m", 0, 1000 * MS),
+        ClusterWork(2, "m", 1),
+        ClusterWork(3, "m", 1, 900 * MS),
+        ClusterWork(4, "m", 2),
         ClusterWork(5, "m", 1, 800 * MS),
     ]
     for work in waiting:

@@ -138,7 +138,9 @@ async def test_a_device_has_time_to_open_connecting_included(
 @pytest.mark.parametrize(
     "given",
     [
-        *({"hang_after": 0}, {"grow_after": 0}, {"replicas": 3, "most_replicas": 2}),
+        {"hang_after": 0},
+        {"grow_after": 0},
+        {"replicas": 3, "most_replicas": 2},
         {"dispatch": DispatchSettings(ahead_ns=-1)},
         {"dispatch": DispatchSettings(patience_ns=-1)},
     ],

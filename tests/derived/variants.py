@@ -46,13 +46,17 @@ _BLIND = frozenset(
 
 _FLOATS = frozenset(
     {
-        *(OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16, OperandType.FLOAT32),
+        OperandType.TENSOR_FLOAT32,
+        OperandType.TENSOR_FLOAT16,
+        OperandType.FLOAT32,
         OperandType.FLOAT16,
     }
 )
 _NUMBERS = _FLOATS | {
-    *(OperandType.TENSOR_INT32, OperandType.TENSOR_QUANT8_ASYMM),
-    *(OperandType.TENSOR_QUANT8_ASYMM_SIGNED, OperandType.TENSOR_QUANT16_ASYMM),
+    OperandType.TENSOR_INT32,
+    OperandType.TENSOR_QUANT8_ASYMM,
+    OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+    OperandType.TENSOR_QUANT16_ASYMM,
 }
 """Types whose stored values, scale and zero point tell which numbers they hold."""
 
@@ -66,8 +70,10 @@ _HASHES = OperationType.LSH_PROJECTION
 
 EXEMPT = frozenset(
     {
-        *(OperationType.CAST, OperationType.HASHTABLE_LOOKUP),
-        *(OperationType.LSH_PROJECTION, OperationType.PAD_V2),
+        OperationType.CAST,
+        OperationType.HASHTABLE_LOOKUP,
+        OperationType.LSH_PROJECTION,
+        OperationType.PAD_V2,
         OperationType.QUANTIZED_16BIT_LSTM,
     }
 )

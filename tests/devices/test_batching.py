@@ -418,11 +418,16 @@ X_OF_FILES, Y_OF_FILES = T(np.float32, [1, 4]), T(np.float32, [1, 4])
 @pytest.mark.parametrize(
     ("name", "constant", "is_apt"),
     [
-        *(("REDUCE_MAX", [1], True), ("REDUCE_MAX", [-2], False)),
-        *(("RESHAPE", [-1, 4], True), ("RESHAPE", [1, -1], False)),
-        *(("TRANSPOSE", [0, 1], True), ("TRANSPOSE", [1, 0], False)),
-        *(("CONCATENATION", [-1], True), ("CONCATENATION", [0], False)),
-        *(("CONCATENATION", [-2], False), ("TOPK_V2", [1], False)),
+        ("REDUCE_MAX", [1], True),
+        ("REDUCE_MAX", [-2], False),
+        ("RESHAPE", [-1, 4], True),
+        ("RESHAPE", [1, -1], False),
+        ("TRANSPOSE", [0, 1], True),
+        ("TRANSPOSE", [1, 0], False),
+        ("CONCATENATION", [-1], True),
+        ("CONCATENATION", [0], False),
+        ("CONCATENATION", [-2], False),
+        ("TOPK_V2", [1], False),
     ],
 )
 def test_operators_of_files_leave_the_first_axis_alone(

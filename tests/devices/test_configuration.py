@@ -76,8 +76,12 @@ class TestFiles:
 class TestOptions:
     def test_they_change_one_setting_each(self) -> None:
         options = [
-            *("max_pending=3", "inline_below_us = 0", "maps_cache_files=true"),
-            *("cache_key_file=/tmp/a key=b", "blas_threads=4", "policy.slice_ns=7"),
+            "max_pending=3",
+            "inline_below_us = 0",
+            "maps_cache_files=true",
+            "cache_key_file=/tmp/a key=b",
+            "blas_threads=4",
+            "policy.slice_ns=7",
             "max_pending=5",
         ]
         assert with_options(USUAL, options) == DeviceSettings(

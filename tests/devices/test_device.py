@@ -110,8 +110,11 @@ class TestPrepare:
     @pytest.mark.parametrize(
         ("model", "preference", "priority"),
         [
-            *((malformed(), FAST, MEDIUM), (None, -1, MEDIUM), (None, 3, MEDIUM)),
-            *((None, FAST, -1), (None, FAST, 3)),
+            (malformed(), FAST, MEDIUM),
+            (None, -1, MEDIUM),
+            (None, 3, MEDIUM),
+            (None, FAST, -1),
+            (None, FAST, 3),
         ],
     )
     async def test_a_launch_error_has_notified_when_the_call_returns(

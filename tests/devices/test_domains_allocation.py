@@ -97,8 +97,13 @@ async def test_models_of_another_device_are_refused(device: IDevice) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        *(role(model=1), role(model=-1), role(index=1), role(index=2**32)),
-        *(role(frequency=10.0), role(frequency=0.0), role(frequency=-0.5)),
+        role(model=1),
+        role(model=-1),
+        role(index=1),
+        role(index=2**32),
+        role(frequency=10.0),
+        role(frequency=0.0),
+        role(frequency=-0.5),
         role(frequency=float("nan")),
     ],
 )

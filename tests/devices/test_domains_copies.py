@@ -91,9 +91,14 @@ async def test_pools_to_copy_from_have_the_size_of_what_is_given(
 @pytest.mark.parametrize(
     ("dimensions", "status"),
     [
-        *(((4, 4, 2), INVALID), ((2, 4, 4, 2), INVALID), ((0, 4, 4, 2), INVALID)),
-        *(((-1, 4, 4, 2), INVALID), ((2**40, 4, 4, 2), INVALID)),
-        *((("1", 4, 4, 2), INVALID), ((), NONE), (SHAPE, NONE)),
+        ((4, 4, 2), INVALID),
+        ((2, 4, 4, 2), INVALID),
+        ((0, 4, 4, 2), INVALID),
+        ((-1, 4, 4, 2), INVALID),
+        ((2**40, 4, 4, 2), INVALID),
+        (("1", 4, 4, 2), INVALID),
+        ((), NONE),
+        (SHAPE, NONE),
     ],
 )
 async def test_dimensions_of_what_is_copied_are_those_of_the_buffer(
@@ -106,8 +111,11 @@ async def test_dimensions_of_what_is_copied_are_those_of_the_buffer(
 @pytest.mark.parametrize(
     ("dimensions", "status"),
     [
-        *(((4, 4, 2), INVALID), ((2, 4, 4, 4), INVALID), ((1, 4, 4, 0), INVALID)),
-        *(((), INVALID), (SHAPE, NONE)),
+        ((4, 4, 2), INVALID),
+        ((2, 4, 4, 4), INVALID),
+        ((1, 4, 4, 0), INVALID),
+        ((), INVALID),
+        (SHAPE, NONE),
     ],
 )
 async def test_dimensions_that_were_left_open_are_given(

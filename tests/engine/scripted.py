@@ -78,12 +78,20 @@ class Script(ctypes.Structure):
     """What a graph does; see the C file."""
 
     _fields_ = (
-        *(("flag", ctypes.c_void_p), ("must_end", ctypes.c_void_p)),
-        *(("count", ctypes.c_size_t), ("parts", ctypes.c_int), ("waits", ctypes.c_int)),
-        *(("fails_with", ctypes.c_int), ("begun", ctypes.c_int)),
-        *(("ended", ctypes.c_int), ("is_freed", ctypes.c_int)),
-        *(("stopped", ctypes.c_int), ("number", ctypes.c_float)),
-        *(("made", ctypes.c_int), ("unmade", ctypes.c_int), ("refuses", ctypes.c_int)),
+        ("flag", ctypes.c_void_p),
+        ("must_end", ctypes.c_void_p),
+        ("count", ctypes.c_size_t),
+        ("parts", ctypes.c_int),
+        ("waits", ctypes.c_int),
+        ("fails_with", ctypes.c_int),
+        ("begun", ctypes.c_int),
+        ("ended", ctypes.c_int),
+        ("is_freed", ctypes.c_int),
+        ("stopped", ctypes.c_int),
+        ("number", ctypes.c_float),
+        ("made", ctypes.c_int),
+        ("unmade", ctypes.c_int),
+        ("refuses", ctypes.c_int),
         ("input", ctypes.c_size_t),
     )
 

@@ -92,8 +92,10 @@ def while_model(dimensions: Dimensions, *, endless: bool = False) -> Model:
     """``while i < n: i, x = i + 1, x + x`` over (i, x, n); gives i and x."""
     condition = Subgraph(
         (
-            *(operand(I32, IN, (1,), 1), operand(F32, IN, dimensions)),
-            *(operand(I32, IN, (1,), 1), operand(B8, OUT, (1,))),
+            operand(I32, IN, (1,), 1),
+            operand(F32, IN, dimensions),
+            operand(I32, IN, (1,), 1),
+            operand(B8, OUT, (1,)),
         ),
         (
             Operation(

@@ -79,8 +79,12 @@ def test_a_run_that_is_interrupted_leaves_no_tensor(kind: Any) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"make": 0}, {"unmake": 0}, {"cells": ()}, {"shapes": ((0, 0, 0),)}),
-        *({"words": (1,) * 9}, {"alignment": 0}),
+        {"make": 0},
+        {"unmake": 0},
+        {"cells": ()},
+        {"shapes": ((0, 0, 0),)},
+        {"words": (1,) * 9},
+        {"alignment": 0},
     ],
 )
 def test_calls_that_do_not_fit_are_refused(

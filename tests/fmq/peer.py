@@ -155,8 +155,12 @@ _READS = dict(
     zip(
         READERS,
         (
-            *(_read_nowait, _read_in_task, _read_blocking, _read_in_place),
-            *(_read_served, _read_one_by_one),
+            _read_nowait,
+            _read_in_task,
+            _read_blocking,
+            _read_in_place,
+            _read_served,
+            _read_one_by_one,
         ),
         strict=True,
     )

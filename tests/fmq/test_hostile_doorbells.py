@@ -86,7 +86,13 @@ def full_of_large_ones(ours: socket.socket) -> socket.socket:
 
 
 SOCKETS = [
-    *(unconnected, full, closed, shut_down, unheard, connected_to_a_name, without_room)
+    unconnected,
+    full,
+    closed,
+    shut_down,
+    unheard,
+    connected_to_a_name,
+    without_room,
 ]
 
 

@@ -137,8 +137,14 @@ def test_what_is_no_descriptor_is_refused(
 @pytest.mark.parametrize(
     "ints",
     [
-        *((), (QUANTUM,), (QUANTUM, COUNT, 1), (0, COUNT), (QUANTUM, 0)),
-        *((-QUANTUM, -COUNT), (QUANTUM, COUNT + 1000), (1, MAX_RING_BYTES + 1)),
+        (),
+        (QUANTUM,),
+        (QUANTUM, COUNT, 1),
+        (0, COUNT),
+        (QUANTUM, 0),
+        (-QUANTUM, -COUNT),
+        (QUANTUM, COUNT + 1000),
+        (1, MAX_RING_BYTES + 1),
         (1 << 40, 1 << 40),
     ],
 )

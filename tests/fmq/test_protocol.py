@@ -102,8 +102,11 @@ def test_with_fences_on_both_sides_no_wake_up_is_lost() -> None:
         (changer(), sleeper(silences="before sleeping")),
     ],
     ids=[
-        *("no fence after the change", "no fence after the announcement"),
-        *("no fence at all", "no second look", "announcement cleared after ringing"),
+        "no fence after the change",
+        "no fence after the announcement",
+        "no fence at all",
+        "no second look",
+        "announcement cleared after ringing",
         "bell silenced after the announcement",
     ],
 )

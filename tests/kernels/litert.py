@@ -38,7 +38,10 @@ def _model(name: str, inputs: Sequence[Argument], output: BoundOperand, options)
     graph, model, operator, code = (
         cls()
         for cls in (
-            *(schema.SubGraphT, schema.ModelT, schema.OperatorT, schema.OperatorCodeT),
+            schema.SubGraphT,
+            schema.ModelT,
+            schema.OperatorT,
+            schema.OperatorCodeT,
         )
     )
     operands = [argument.operand for argument in inputs] + [output]

@@ -18,7 +18,14 @@ import numpy as np
 import posix_ipc
 
 STAGES = (
-    *("locked", "named", "counted", "taken", "half", "written", "numbered", "posted"),
+    "locked",
+    "named",
+    "counted",
+    "taken",
+    "half",
+    "written",
+    "numbered",
+    "posted",
 )
 
 

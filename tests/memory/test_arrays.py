@@ -40,9 +40,11 @@ def test_its_pool_travels_and_has_its_bytes() -> None:
 @pytest.mark.parametrize(
     ("view", "offset"),
     [
-        *((lambda a: a[1], 12), (lambda a: a[1:][1:], 24)),
+        (lambda a: a[1], 12),
+        (lambda a: a[1:][1:], 24),
         (lambda a: a.reshape(-1)[5:], 20),
-        *((lambda a: a.view(np.int8).reshape(-1)[3:], 3), (lambda a: a.T, 0)),
+        (lambda a: a.view(np.int8).reshape(-1)[3:], 3),
+        (lambda a: a.T, 0),
     ],
 )
 def test_a_view_lies_in_the_same_pool(view: Any, offset: int) -> None:

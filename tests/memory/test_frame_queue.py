@@ -433,8 +433,11 @@ class TestNames:
     @pytest.mark.parametrize(
         ("shape", "dtype", "places"),
         [
-            *(((0, 3), np.float32, 4), (SHAPE, object, 4), (SHAPE, [("a", "f4")], 4)),
-            *(((1,) * 9, np.float32, 4), (SHAPE, np.float32, 1)),
+            ((0, 3), np.float32, 4),
+            (SHAPE, object, 4),
+            (SHAPE, [("a", "f4")], 4),
+            ((1,) * 9, np.float32, 4),
+            (SHAPE, np.float32, 1),
             (SHAPE, np.float32, 1025),
         ],
     )

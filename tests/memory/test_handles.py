@@ -76,9 +76,13 @@ def test_a_blob_that_the_processor_may_not_read_is_of_no_use(
 @pytest.mark.parametrize(
     "ints",
     [
-        *((9, 1, 1, 0x21, USAGE, 0), (8, 2, 1, 0x21, USAGE, 0)),
-        *((8, 1, 0, 0x21, USAGE, 0), (8, 1, 1, 0x1, USAGE, 0), (8, 1, 1, 0x21, USAGE)),
-        *((8, 1, 1, 0x21, USAGE, 0, 0), ()),
+        (9, 1, 1, 0x21, USAGE, 0),
+        (8, 2, 1, 0x21, USAGE, 0),
+        (8, 1, 0, 0x21, USAGE, 0),
+        (8, 1, 1, 0x1, USAGE, 0),
+        (8, 1, 1, 0x21, USAGE),
+        (8, 1, 1, 0x21, USAGE, 0, 0),
+        (),
     ],
 )
 def test_another_description_is_not_a_blob(ints: tuple[int, ...]) -> None:
@@ -95,8 +99,14 @@ def test_other_bits_are_no_protection(protection: int) -> None:
 @pytest.mark.parametrize(
     ("name", "fds", "ints"),
     [
-        *(("ashmem", 0, 0), ("ashmem", 2, 0), ("ashmem", 1, 1), ("mmap_fd", 0, 3)),
-        *(("mmap_fd", 2, 3), ("mmap_fd", 1, 0), ("mmap_fd", 1, 4), (BLOB, 0, 6)),
+        ("ashmem", 0, 0),
+        ("ashmem", 2, 0),
+        ("ashmem", 1, 1),
+        ("mmap_fd", 0, 3),
+        ("mmap_fd", 2, 3),
+        ("mmap_fd", 1, 0),
+        ("mmap_fd", 1, 4),
+        (BLOB, 0, 6),
     ],
 )
 def test_other_counts_make_a_handle_malformed(name: str, fds: int, ints: int) -> None:

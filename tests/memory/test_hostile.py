@@ -67,9 +67,12 @@ def write_only(folder: Path) -> int:
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        *((directory, GeneralFailureError), (device, GeneralFailureError)),
-        *((fifo, GeneralFailureError), (socket_, GeneralFailureError)),
-        *((event, GeneralFailureError), (path_only, GeneralFailureError)),
+        (directory, GeneralFailureError),
+        (device, GeneralFailureError),
+        (fifo, GeneralFailureError),
+        (socket_, GeneralFailureError),
+        (event, GeneralFailureError),
+        (path_only, GeneralFailureError),
         (write_only, GeneralFailureError),
     ],
 )
@@ -102,9 +105,17 @@ def test_numbers_of_no_descriptor_are_refused(mapper: Mapper, fd: int) -> None:
 @pytest.mark.parametrize(
     ("size", "low", "high"),
     [
-        *((1, SIZE, 0), (SIZE, 1, 0), (SIZE + 1, 0, 0), (1, -1, -1), (1, 0, 1)),
-        *((1, 0, 1 << 31), (1, 0, -(1 << 31)), (1 << 63, 0, 0), (1 << 64, 0, 0)),
-        *((-1, 0, 0), (-SIZE, SIZE, 0)),
+        (1, SIZE, 0),
+        (SIZE, 1, 0),
+        (SIZE + 1, 0, 0),
+        (1, -1, -1),
+        (1, 0, 1),
+        (1, 0, 1 << 31),
+        (1, 0, -(1 << 31)),
+        (1 << 63, 0, 0),
+        (1 << 64, 0, 0),
+        (-1, 0, 0),
+        (-SIZE, SIZE, 0),
     ],
 )
 def test_bytes_outside_of_the_file_are_refused(

@@ -144,7 +144,9 @@ class TestCopies:
 @pytest.mark.parametrize(
     "limits",
     [
-        *({"max_pools": -1}, {"max_pool_bytes": -1}, {"max_cached_bytes": -1}),
+        {"max_pools": -1},
+        {"max_pool_bytes": -1},
+        {"max_cached_bytes": -1},
         {"max_copied_bytes": -1},
     ],
 )

@@ -50,8 +50,13 @@ def unsealed_file(size: int) -> Memory:
 
 
 WRITABLE: list[Callable[[int], Memory]] = [
-    *(allocate, allocate_blob, allocate_unsealed, writable_copy, inner_part),
-    *(part_of_unsealed, unsealed_file),
+    allocate,
+    allocate_blob,
+    allocate_unsealed,
+    writable_copy,
+    inner_part,
+    part_of_unsealed,
+    unsealed_file,
 ]
 
 

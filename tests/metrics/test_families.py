@@ -65,9 +65,11 @@ def test_work_is_counted_by_status(families: dict[str, Metric]) -> None:
 @pytest.mark.parametrize(
     ("name", "suffix", "value"),
     [
-        *(("executions_queued", "", 5), ("executions_running", "", 1)),
+        ("executions_queued", "", 5),
+        ("executions_running", "", 1),
         ("executions_deadline_misses", "_total", 4),
-        *(("executions_preemptions", "_total", 6), ("threads", "", 3)),
+        ("executions_preemptions", "_total", 6),
+        ("threads", "", 3),
         ("resident_bytes", "", 4096),
     ],
 )

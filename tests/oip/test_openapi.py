@@ -19,8 +19,11 @@ from asyncnn.oip.openapi import openapi_document
 from asyncnn.oip.rest import CALLS
 
 CHECKS = [
-    *(not_a_server_error, content_type_conformance, negative_data_rejection),
-    *(response_schema_conformance, status_code_conformance),
+    not_a_server_error,
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
 ]
 
 

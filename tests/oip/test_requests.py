@@ -46,7 +46,10 @@ async def test_what_does_not_fit_the_model_is_refused(
         await client.infer(model, arrays)
     status = str(raised.value.status())
     assert status in (
-        *("400", "404", "StatusCode.INVALID_ARGUMENT", "StatusCode.NOT_FOUND"),
+        "400",
+        "404",
+        "StatusCode.INVALID_ARGUMENT",
+        "StatusCode.NOT_FOUND",
     )
     await client.infer("sum", {"x": X, "y": Y})
 

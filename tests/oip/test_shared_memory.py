@@ -99,8 +99,10 @@ async def test_regions_are_known_until_they_are_forgotten(
 @pytest.mark.parametrize(
     ("key", "size", "offset", "words"),
     [
-        *(("{KEY}", 8193, 0, "not within"), ("{KEY}", 8192, 1, "not within")),
-        *(("{KEY}", 0, 0, "not within"), ("/nothing-there", 8, 0, "no shared memory")),
+        ("{KEY}", 8193, 0, "not within"),
+        ("{KEY}", 8192, 1, "not within"),
+        ("{KEY}", 0, 0, "not within"),
+        ("/nothing-there", 8, 0, "no shared memory"),
         ("../etc", 8, 0, "no name of shared memory"),
         (own_name("secret"), 8, 0, "asyncnn's own"),
     ],

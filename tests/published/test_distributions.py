@@ -19,10 +19,14 @@ from tests.processes import executed
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
 COMPILED = {
-    *("asyncnn/_turn.abi3.so", "asyncnn/engine/_job.abi3.so"),
-    *("asyncnn/fmq/_ring.abi3.so", "asyncnn/hal/validate/_prescan.abi3.so"),
-    *("asyncnn/kernels/_compiled.abi3.so", "asyncnn/runtime/_arrays.abi3.so"),
-    *("asyncnn/service/driver/_calls.abi3.so", "asyncnn/tflite/_scan.abi3.so"),
+    "asyncnn/_turn.abi3.so",
+    "asyncnn/engine/_job.abi3.so",
+    "asyncnn/fmq/_ring.abi3.so",
+    "asyncnn/hal/validate/_prescan.abi3.so",
+    "asyncnn/kernels/_compiled.abi3.so",
+    "asyncnn/runtime/_arrays.abi3.so",
+    "asyncnn/service/driver/_calls.abi3.so",
+    "asyncnn/tflite/_scan.abi3.so",
 }
 
 

@@ -32,7 +32,12 @@ class SimulatedJob(QueueEntry):
     """An execution of a model that has come to operation ``position``."""
 
     __slots__ = (
-        *("begun_ns", "boundaries", "has_ended", "inverted_ns", "number", "position"),
+        "begun_ns",
+        "boundaries",
+        "has_ended",
+        "inverted_ns",
+        "number",
+        "position",
     )
 
     def __init__(

@@ -35,8 +35,10 @@ async def test_work_runs_on_the_lane_and_finishes_on_the_loop(
 @pytest.mark.parametrize(
     ("short", "busy", "is_first"),
     [
-        *((Priority.HIGH, Priority.LOW, True), (Priority.MEDIUM, Priority.LOW, True)),
-        *((Priority.HIGH, Priority.HIGH, False), (Priority.LOW, Priority.LOW, False)),
+        (Priority.HIGH, Priority.LOW, True),
+        (Priority.MEDIUM, Priority.LOW, True),
+        (Priority.HIGH, Priority.HIGH, False),
+        (Priority.LOW, Priority.LOW, False),
         (Priority.MEDIUM, Priority.HIGH, False),
     ],
 )

@@ -147,8 +147,10 @@ class TestGraph:
         assert [
             operand.lifetime for operand in builder.build().model.main.operands
         ] == [
-            *(OperandLifeTime.SUBGRAPH_INPUT, OperandLifeTime.NO_VALUE),
-            *(OperandLifeTime.TEMPORARY_VARIABLE, OperandLifeTime.SUBGRAPH_OUTPUT),
+            OperandLifeTime.SUBGRAPH_INPUT,
+            OperandLifeTime.NO_VALUE,
+            OperandLifeTime.TEMPORARY_VARIABLE,
+            OperandLifeTime.SUBGRAPH_OUTPUT,
         ]
 
     def test_several_outputs_come_back_as_a_tuple(self) -> None:
@@ -376,9 +378,12 @@ class TestScalars:
     @pytest.mark.parametrize(
         ("value", "type_"),
         [
-            *((2**31, OperandType.INT32), (-1, OperandType.UINT32)),
-            *((1.5, OperandType.INT32), (float("nan"), OperandType.INT32)),
-            *((2, OperandType.BOOL), (1, OperandType.TENSOR_INT32)),
+            (2**31, OperandType.INT32),
+            (-1, OperandType.UINT32),
+            (1.5, OperandType.INT32),
+            (float("nan"), OperandType.INT32),
+            (2, OperandType.BOOL),
+            (1, OperandType.TENSOR_INT32),
             (1, OperandType.OEM),
         ],
     )

@@ -196,8 +196,11 @@ class TestDeadlinesInADriver:
                 runs = [asyncio.ensure_future(prepared.run(np.float32([0])))]
                 await asyncio.to_thread(gate.wait_reached)
                 for run, timeout in (
-                    *((prepared.run, None), (bursts[0].run, None)),
-                    *((bursts[1].run, 400), (bursts[2].run, 300), (prepared.run, 200)),
+                    (prepared.run, None),
+                    (bursts[0].run, None),
+                    (bursts[1].run, 400),
+                    (bursts[2].run, 300),
+                    (prepared.run, 200),
                 ):
                     x = np.float32([len(runs)])
                     runs.append(asyncio.ensure_future(run(x, timeout=timeout)))

@@ -50,11 +50,14 @@ async def run_all_ways(device: asyncnn.Device) -> None:
 @pytest.mark.parametrize(
     ("variable", "setting", "expected"),
     [
-        *((None, None, {"async": 1, "sync": 1}), ("", None, {"async": 1, "sync": 1})),
-        *(("1", None, {"async": 0, "sync": 2}), ("0", None, {"async": 2, "sync": 0})),
+        (None, None, {"async": 1, "sync": 1}),
+        ("", None, {"async": 1, "sync": 1}),
+        ("1", None, {"async": 0, "sync": 2}),
+        ("0", None, {"async": 2, "sync": 0}),
         (None, True, {"async": 0, "sync": 2}),
         (None, False, {"async": 2, "sync": 0}),
-        *(("1", False, {"async": 2, "sync": 0}), ("0", True, {"async": 0, "sync": 2})),
+        ("1", False, {"async": 2, "sync": 0}),
+        ("0", True, {"async": 0, "sync": 2}),
     ],
 )
 async def test_the_setting_goes_before_the_environment(

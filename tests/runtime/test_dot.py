@@ -53,7 +53,9 @@ def test_operations_are_boxes_with_numbered_edges() -> None:
     assert node(text, "n0") == 'shape=box label="0: ADD"'
     edges = re.findall(r"\w+ -> \w+.*;", text)
     assert edges[:4] == [
-        *("d0 -> n0 [label=0];", "d1 -> n0 [label=1];", "d2 -> n0 [label=2];"),
+        "d0 -> n0 [label=0];",
+        "d1 -> n0 [label=1];",
+        "d2 -> n0 [label=2];",
         "n0 -> d3;",
     ]
     assert edges[-2:] == ["d5 -> n2;", "n2 -> d6;"]

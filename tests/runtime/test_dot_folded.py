@@ -118,7 +118,10 @@ def test_an_output_that_is_read_again_has_a_node_and_an_edge() -> None:
     builder.output(y, "y")
     builder.output(builder.operation(OperationType.FLOOR, [y], Operand(F32, (2,))), "z")
     assert edges(drawn(builder.build())) == [
-        *(("d0", "n0", ""), ("n0", "d1", ""), ("n0", "n1", "TF32 2"), ("n1", "d2", ""))
+        ("d0", "n0", ""),
+        ("n0", "d1", ""),
+        ("n0", "n1", "TF32 2"),
+        ("n1", "d2", ""),
     ]
 
 
@@ -189,8 +192,10 @@ def test_inputs_of_extensions_have_numbers() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"type": 77, "lifetime": 99}, {"lifetime": OperandLifeTime.NO_VALUE}),
-        *({"location": DataLocation(0, 9_999, 6)}, {"dimensions": ()}),
+        {"type": 77, "lifetime": 99},
+        {"lifetime": OperandLifeTime.NO_VALUE},
+        {"location": DataLocation(0, 9_999, 6)},
+        {"dimensions": ()},
     ],
 )
 @pytest.mark.parametrize("index", range(7))

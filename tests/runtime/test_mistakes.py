@@ -329,12 +329,25 @@ MISTAKES: dict[str, tuple[Case, str]] = {
 
 
 OF_WRONG_TYPES = {
-    *("one array for two inputs", "text", "None", "a timeout as text"),
-    *("a number as a model", "saving what is prepared", "preparing a path"),
-    *("a number as a device", "settings as a dict", "what is no extension"),
-    *("a priority as text", "supervision as text", "supervision by text"),
-    *("a path that is explained", "a model as a stage", "a stage that is not prepared"),
-    *("a dtype as a type", "an operation as text", "a buffer for a name"),
+    "one array for two inputs",
+    "text",
+    "None",
+    "a timeout as text",
+    "a number as a model",
+    "saving what is prepared",
+    "preparing a path",
+    "a number as a device",
+    "settings as a dict",
+    "what is no extension",
+    "a priority as text",
+    "supervision as text",
+    "supervision by text",
+    "a path that is explained",
+    "a model as a stage",
+    "a stage that is not prepared",
+    "a dtype as a type",
+    "an operation as text",
+    "a buffer for a name",
     "waiting for one run",
 }
 """Those that Python itself would call a `TypeError`."""

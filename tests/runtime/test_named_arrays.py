@@ -243,8 +243,12 @@ class TestStrangers:
     @pytest.mark.parametrize(
         ("dtype", "shape", "sealed"),
         [
-            *(("<f4", (5,), True), ("<f4", (-1,), True), ("O", (1,), True)),
-            *(("no", (1,), True), ("<f4", (4,), False), (7, (4,), True)),
+            ("<f4", (5,), True),
+            ("<f4", (-1,), True),
+            ("O", (1,), True),
+            ("no", (1,), True),
+            ("<f4", (4,), False),
+            (7, (4,), True),
             ("<f4", None, True),
         ],
     )

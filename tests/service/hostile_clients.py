@@ -194,8 +194,15 @@ def send_large_models(path: str) -> None:
 KINDS = {
     kind.__name__: kind
     for kind in (
-        *(say_nothing, send_garbage, send_too_much, send_descriptors, never_read),
-        *(announce_pools, prepare_for_ever, execute_at_high, send_large_models),
+        say_nothing,
+        send_garbage,
+        send_too_much,
+        send_descriptors,
+        never_read,
+        announce_pools,
+        prepare_for_ever,
+        execute_at_high,
+        send_large_models,
     )
 }
 

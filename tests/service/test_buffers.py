@@ -249,7 +249,10 @@ class TestHostile:
     async def test_roles_and_dimensions_out_of_range(self, attach: Connect) -> None:
         client = await ready(attach())
         for index, dimensions in (
-            *((2**63, (4,)), (-(2**63), (4,)), (0, (-1,)), (0, (2**63,))),
+            (2**63, (4,)),
+            (-(2**63), (4,)),
+            (0, (-1,)),
+            (0, (2**63,)),
             (0, (1,) * 1000),
         ):
             roles = (BufferRole(0, index, 1.0),)

@@ -79,8 +79,12 @@ async def test_more_descriptors_than_fences(attach: Connect) -> None:
         (wire.Several((None,)),),  # type: ignore[arg-type]
     ],
     ids=[
-        *("a number twice", "ends seen that never were", "an export of nothing"),
-        *("an export to nowhere", "something else in a bundle", "garbage in a bundle"),
+        "a number twice",
+        "ends seen that never were",
+        "an export of nothing",
+        "an export to nowhere",
+        "something else in a bundle",
+        "garbage in a bundle",
     ],
 )
 async def test_breaking_the_protocol(

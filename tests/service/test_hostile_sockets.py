@@ -85,9 +85,14 @@ def within_another_socket(client: RawClient, fd: int) -> None:
 
 
 KINDS: tuple[Send, ...] = (
-    *(beside_a_message_that_has_none, as_a_pool, as_a_large_message, unannounced),
-    *(more_than_announced, behind_what_breaks_the_protocol),
-    *(in_an_empty_packet_behind_that, within_another_socket),
+    beside_a_message_that_has_none,
+    as_a_pool,
+    as_a_large_message,
+    unannounced,
+    more_than_announced,
+    behind_what_breaks_the_protocol,
+    in_an_empty_packet_behind_that,
+    within_another_socket,
 )
 
 

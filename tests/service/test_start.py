@@ -19,9 +19,17 @@ X = np.ones((2, 3), np.float32)
 
 MAX_MODULES = 231
 UNUSED = (
-    *("anyio", "rich", "tflite", "typer", "asyncnn.cli", "asyncnn.metrics"),
-    *("asyncnn.pipeline", "asyncnn.runtime", "asyncnn.service.client"),
-    *("asyncnn.service.supervised_device", "asyncnn.tools"),
+    "anyio",
+    "rich",
+    "tflite",
+    "typer",
+    "asyncnn.cli",
+    "asyncnn.metrics",
+    "asyncnn.pipeline",
+    "asyncnn.runtime",
+    "asyncnn.service.client",
+    "asyncnn.service.supervised_device",
+    "asyncnn.tools",
 )
 
 

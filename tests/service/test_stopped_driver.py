@@ -126,8 +126,14 @@ async def by_reusable_in_burst(model: PreparedModel, stack: AsyncExitStack) -> R
 @pytest.mark.parametrize(
     "way",
     [
-        *(by_run, by_run_on_shared_arrays, by_fenced, by_run_fenced, by_reusable),
-        *(by_burst, by_burst_in_place, by_reusable_in_burst),
+        by_run,
+        by_run_on_shared_arrays,
+        by_fenced,
+        by_run_fenced,
+        by_reusable,
+        by_burst,
+        by_burst_in_place,
+        by_reusable_in_burst,
     ],
 )
 @pytest.mark.parametrize(

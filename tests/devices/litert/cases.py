@@ -98,11 +98,27 @@ def _integers(*values: object) -> Argument:
 
 
 _UNARY = (
-    *(T.RELU, T.RELU1, T.RELU6, T.LOGISTIC, T.TANH, T.HARD_SWISH, T.ABS, T.EXP),
-    *(T.FLOOR, T.NEG, T.QUANTIZE, T.DEQUANTIZE),
+    T.RELU,
+    T.RELU1,
+    T.RELU6,
+    T.LOGISTIC,
+    T.TANH,
+    T.HARD_SWISH,
+    T.ABS,
+    T.EXP,
+    T.FLOOR,
+    T.NEG,
+    T.QUANTIZE,
+    T.DEQUANTIZE,
 )
 _BINARY = (
-    *(T.MAXIMUM, T.MINIMUM, T.EQUAL, T.NOT_EQUAL, T.GREATER, T.GREATER_EQUAL, T.LESS),
+    T.MAXIMUM,
+    T.MINIMUM,
+    T.EQUAL,
+    T.NOT_EQUAL,
+    T.GREATER,
+    T.GREATER_EQUAL,
+    T.LESS,
     T.LESS_EQUAL,
 )
 _FUSED = (T.ADD, T.SUB, T.MUL)

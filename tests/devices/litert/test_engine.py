@@ -29,9 +29,15 @@ from asyncnn.hal.errors import (
 from tests.devices.litert.conftest import Case, at_offset
 
 MODELS = (
-    *("ad01_fp32", "hello_world_float", "hello_world_int8", "kws_ref_model"),
-    *("kws_ref_model_float32", "micro_speech_quantized", "pretrainedResnet"),
-    *("vww_96_float", "vww_96_int8"),
+    "ad01_fp32",
+    "hello_world_float",
+    "hello_world_int8",
+    "kws_ref_model",
+    "kws_ref_model_float32",
+    "micro_speech_quantized",
+    "pretrainedResnet",
+    "vww_96_float",
+    "vww_96_int8",
 )
 REFUSED = ("dtln_noise_suppression", "person_detect", "trained_lstm")
 """Models that LiteRT's C API does not take: ones with state, and old ones."""

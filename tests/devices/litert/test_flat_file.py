@@ -50,8 +50,11 @@ def test_tables_of_several_layouts_come_in_order_and_share_vtables(more: int) ->
     file.string("x" * more)  # so that what follows begins anywhere
     vectors = file.integers([(7,), (), (-8, 9)])
     rows = [
-        *((NUMBERED, (-1, 10)), (REFERRING, (vectors[2], 2**40)), (NUMBERED, (2, 20))),
-        *((REFERRING, (vectors[0], 3)), (REFERRING, (vectors[1], 4))),
+        (NUMBERED, (-1, 10)),
+        (REFERRING, (vectors[2], 2**40)),
+        (NUMBERED, (2, 20)),
+        (REFERRING, (vectors[0], 3)),
+        (REFERRING, (vectors[1], 4)),
     ]
     columns = {
         0: [values[0] for _, values in rows],

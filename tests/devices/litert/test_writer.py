@@ -206,7 +206,11 @@ class TestBarriers:
     def test_what_no_later_step_reads_does_not_cross(self) -> None:
         segment = chain(RELU, RELU, RELU)
         assert names_of(write_graph(segment, [1, 2])) == [
-            *("RELU", "BITCAST", "RELU", "BITCAST", "RELU")
+            "RELU",
+            "BITCAST",
+            "RELU",
+            "BITCAST",
+            "RELU",
         ]
         both = Segment(segment.steps, segment.inputs, (1, 3))
         assert names_of(write_graph(both, [2])).count("BITCAST") == 1
@@ -262,7 +266,12 @@ def test_operand_read_in_two_forms_is_converted_once() -> None:
     program = Program(builder.build().model)
     plan = program.plan(program.declared_shapes)
     assert names_of(write_graph(whole(plan))) == [
-        *("CONV_2D", "DEQUANTIZE", "QUANTIZE", "MAX_POOL_2D", "DEQUANTIZE", "QUANTIZE")
+        "CONV_2D",
+        "DEQUANTIZE",
+        "QUANTIZE",
+        "MAX_POOL_2D",
+        "DEQUANTIZE",
+        "QUANTIZE",
     ]
     _runs_like_the_kernels(program, plan)
 

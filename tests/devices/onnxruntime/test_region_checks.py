@@ -271,8 +271,11 @@ class TestWeights:
     @pytest.mark.parametrize(
         "wrong",
         [
-            *({"dims": [WIDE + 1]}, {"dims": [-WIDE]}, {"dims": [-WIDE, -1]}),
-            *({"data_type": TensorProto.INT64}, {"data_type": 99}),
+            {"dims": [WIDE + 1]},
+            {"dims": [-WIDE]},
+            {"dims": [-WIDE, -1]},
+            {"data_type": TensorProto.INT64},
+            {"data_type": 99},
         ],
     )
     def test_those_that_do_not_fit_their_bytes_stay(

@@ -76,10 +76,16 @@ def test_a_newer_layout_begins_with_its_version() -> None:
 @pytest.mark.parametrize(
     ("types", "layouts"),
     [
-        *(("F32", "input"), ("1.0: F31", "input"), ("1.7: F32", "input")),
-        *(("T/S 1.0: F32", "input"), ("1.0: F32", ""), ("1.0: F32", "input: T: U")),
-        *(("1.0: F32", "input [a]"), ("1.0: F32", "input @2.0")),
-        *(("1.0: F32", "input = unity"), ("1.0: F32", "input -> -> output")),
+        ("F32", "input"),
+        ("1.0: F31", "input"),
+        ("1.7: F32", "input"),
+        ("T/S 1.0: F32", "input"),
+        ("1.0: F32", ""),
+        ("1.0: F32", "input: T: U"),
+        ("1.0: F32", "input [a]"),
+        ("1.0: F32", "input @2.0"),
+        ("1.0: F32", "input = unity"),
+        ("1.0: F32", "input -> -> output"),
     ],
 )
 def test_what_cannot_be_read_is_an_error(types, layouts) -> None:

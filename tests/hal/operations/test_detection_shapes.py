@@ -75,7 +75,9 @@ def test_limits_tell_how_many_detections_there_are(
 ) -> None:
     inputs = changed(DETECTION, changes)
     assert shapes(OperationType.DETECTION_POSTPROCESSING, inputs, 4) == (
-        *((IMAGES, detections), (IMAGES, detections, 4), (IMAGES, detections)),
+        (IMAGES, detections),
+        (IMAGES, detections, 4),
+        (IMAGES, detections),
         (IMAGES,),
     )
 

@@ -52,7 +52,10 @@ LAYER_NORM = (23, 24, 25, 26)
 class TestLstm:
     def test_its_scratch_holds_all_gates(self) -> None:
         assert shapes(OperationType.LSTM, STEP, 4) == (
-            *((B, UNITS * 4), (B, OUTPUTS), (B, UNITS), (B, OUTPUTS)),
+            (B, UNITS * 4),
+            (B, OUTPUTS),
+            (B, UNITS),
+            (B, OUTPUTS),
         )
         coupled = without(STEP, *INPUT_GATE)
         assert shapes(OperationType.LSTM, coupled, 4)[0] == (B, UNITS * 3)

@@ -35,7 +35,10 @@ from tests.hal.validate.samples import (
 )
 
 V1_0, V1_1, V1_2, V1_3 = (
-    *(HalVersion.V1_0, HalVersion.V1_1, HalVersion.V1_2, HalVersion.V1_3),
+    HalVersion.V1_0,
+    HalVersion.V1_1,
+    HalVersion.V1_2,
+    HalVersion.V1_3,
 )
 HUGE = 1 << 70
 
@@ -43,8 +46,11 @@ HUGE = 1 << 70
 @pytest.mark.parametrize(
     ("model", "since"),
     [
-        *((q8_model(), V1_0), (float_model(2, 0), V1_0), (float_model(), V1_2)),
-        *((extension_model(), V1_2), (nested_model(), V1_3)),
+        (q8_model(), V1_0),
+        (float_model(2, 0), V1_0),
+        (float_model(), V1_2),
+        (extension_model(), V1_2),
+        (nested_model(), V1_3),
     ],
     ids=["quantised", "open axis", "open rank", "extension", "control flow"],
 )
@@ -110,11 +116,17 @@ def test_an_operand_is_written_once() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"input_indexes": ()}, {"input_indexes": (0, 0)}, {"input_indexes": (0, 1)}),
-        *({"input_indexes": (0, 6)}, {"input_indexes": (0, -1)}),
-        *({"input_indexes": (0, 7)}, {"input_indexes": (0, HUGE)}),
-        *({"output_indexes": ()}, {"output_indexes": (6, 6)}),
-        *({"output_indexes": (6, 3)}, {"output_indexes": (0, 6)}),
+        {"input_indexes": ()},
+        {"input_indexes": (0, 0)},
+        {"input_indexes": (0, 1)},
+        {"input_indexes": (0, 6)},
+        {"input_indexes": (0, -1)},
+        {"input_indexes": (0, 7)},
+        {"input_indexes": (0, HUGE)},
+        {"output_indexes": ()},
+        {"output_indexes": (6, 6)},
+        {"output_indexes": (6, 3)},
+        {"output_indexes": (0, 6)},
     ],
 )
 def test_inputs_and_outputs_are_listed_exactly_once(changes: Any) -> None:
@@ -180,8 +192,13 @@ def test_a_pool_may_come_as_a_handle(name: str) -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        *([("example", 3)], [("", 3)], [("com.Example", 3)], [("com.exämple", 3)]),
-        *([("com.example\n", 3)], [("com.example", -1)], [("com.example", 0x10000)]),
+        [("example", 3)],
+        [("", 3)],
+        [("com.Example", 3)],
+        [("com.exämple", 3)],
+        [("com.example\n", 3)],
+        [("com.example", -1)],
+        [("com.example", 0x10000)],
         [("com.example", 3), ("com.example", 4)],
         [("com.example", 3), ("com.other", 3)],
     ],

@@ -88,11 +88,18 @@ def test_an_omitted_argument_may_have_open_dimensions() -> None:
 @pytest.mark.parametrize(
     "location",
     [
-        *(DataLocation(1, 0, 8), DataLocation(-1, 0, 8), DataLocation(HUGE, 0, 8)),
-        *(DataLocation(0, 9, 8), DataLocation(0, 0xFFFFFFFF, 8)),
-        *(DataLocation(0, -1, 8), DataLocation(0, HUGE, 8), DataLocation(0, 0, -8)),
-        *(DataLocation(0, 12, 0xFFFFFFFC), DataLocation(0, 24, -8)),
-        *(DataLocation(0, 0.0, 8), DataLocation(0, 0, math.nan)),
+        DataLocation(1, 0, 8),
+        DataLocation(-1, 0, 8),
+        DataLocation(HUGE, 0, 8),
+        DataLocation(0, 9, 8),
+        DataLocation(0, 0xFFFFFFFF, 8),
+        DataLocation(0, -1, 8),
+        DataLocation(0, HUGE, 8),
+        DataLocation(0, 0, -8),
+        DataLocation(0, 12, 0xFFFFFFFC),
+        DataLocation(0, 24, -8),
+        DataLocation(0, 0.0, 8),
+        DataLocation(0, 0, math.nan),
     ],
 )
 def test_an_argument_lies_within_its_pool(location: DataLocation) -> None:

@@ -36,8 +36,11 @@ SHAPES = {V1_0: v1_0.Model, V1_1: v1_1.Model, V1_2: v1_2.Model, V1_3: Model}
 @pytest.mark.parametrize(
     ("model", "since"),
     [
-        *((q8_model(), V1_0), (float_model(2, 0), V1_0), (float_model(), V1_2)),
-        *((extension_model(), V1_2), (nested_model(), V1_3)),
+        (q8_model(), V1_0),
+        (float_model(2, 0), V1_0),
+        (float_model(), V1_2),
+        (extension_model(), V1_2),
+        (nested_model(), V1_3),
     ],
     ids=["quantised", "open axis", "open rank", "extension", "control flow"],
 )

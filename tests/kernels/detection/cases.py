@@ -40,7 +40,9 @@ class Kind(NamedTuple):
 
 
 KINDS = [
-    *(Kind(F32, F32, F32), Kind(F16, F16, F16), Kind(Q8, Q16A, Q16S)),
+    Kind(F32, F32, F32),
+    Kind(F16, F16, F16),
+    Kind(Q8, Q16A, Q16S),
     Kind(Q8S, Q16A, Q16S),
 ]
 FLOAT_KINDS = KINDS[:2]

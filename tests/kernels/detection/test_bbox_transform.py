@@ -87,8 +87,10 @@ def test_a_box_that_ends_before_it_begins_fails(kind, box) -> None:
 
 def test_a_box_that_is_no_number_fails() -> None:
     inputs = [
-        *(tensor(F32, [[0, 0, np.nan, 1]]), tensor(F32, [[0, 0, 0, 0]])),
-        *(tensor(I32, [0]), tensor(F32, SIZES)),
+        tensor(F32, [[0, 0, np.nan, 1]]),
+        tensor(F32, [[0, 0, 0, 0]]),
+        tensor(I32, [0]),
+        tensor(F32, SIZES),
     ]
     with pytest.raises(OperationFailedError):
         compute(

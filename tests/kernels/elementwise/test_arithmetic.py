@@ -22,7 +22,10 @@ from tests.kernels.operations import (
 )
 
 ADD, SUB, MUL, DIV = (
-    *(OperationType.ADD, OperationType.SUB, OperationType.MUL, OperationType.DIV),
+    OperationType.ADD,
+    OperationType.SUB,
+    OperationType.MUL,
+    OperationType.DIV,
 )
 FORMULAS = {
     ADD: np.add,

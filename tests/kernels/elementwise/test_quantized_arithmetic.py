@@ -19,8 +19,12 @@ from tests.kernels.operations import (
 )
 
 ADD, SUB, MUL, PRELU, MAXIMUM, MINIMUM = (
-    *(OperationType.ADD, OperationType.SUB, OperationType.MUL, OperationType.PRELU),
-    *(OperationType.MAXIMUM, OperationType.MINIMUM),
+    OperationType.ADD,
+    OperationType.SUB,
+    OperationType.MUL,
+    OperationType.PRELU,
+    OperationType.MAXIMUM,
+    OperationType.MINIMUM,
 )
 FORMULAS = {
     ADD: np.add,

@@ -33,9 +33,12 @@ FORMULAS = {
 """The formula in float64 and the smallest argument to try."""
 
 SAME_TYPE = [
-    *(OperandType.TENSOR_BOOL8, OperandType.TENSOR_INT32),
-    *(OperandType.TENSOR_QUANT16_ASYMM, OperandType.TENSOR_QUANT16_SYMM),
-    *(OperandType.TENSOR_QUANT8_ASYMM_SIGNED, OperandType.TENSOR_QUANT8_SYMM),
+    OperandType.TENSOR_BOOL8,
+    OperandType.TENSOR_INT32,
+    OperandType.TENSOR_QUANT16_ASYMM,
+    OperandType.TENSOR_QUANT16_SYMM,
+    OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+    OperandType.TENSOR_QUANT8_SYMM,
 ]
 
 

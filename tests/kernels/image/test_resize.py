@@ -22,8 +22,13 @@ from tests.kernels.operations import (
 BILINEAR = OperationType.RESIZE_BILINEAR
 NEAREST = OperationType.RESIZE_NEAREST_NEIGHBOR
 SIZES = [
-    *(((4, 6), (8, 12)), ((5, 7), (3, 2)), ((3, 8), (6, 4)), ((7, 3), (2, 9))),
-    *(((1, 1), (3, 2)), ((6, 5), (1, 1)), ((4, 5), (4, 5))),
+    ((4, 6), (8, 12)),
+    ((5, 7), (3, 2)),
+    ((3, 8), (6, 4)),
+    ((7, 3), (2, 9)),
+    ((1, 1), (3, 2)),
+    ((6, 5), (1, 1)),
+    ((4, 5), (4, 5)),
 ]
 FLAGS = [(False, False), (True, False), (False, True)]
 QUANTIZATION = (0.1, 7)

@@ -23,7 +23,9 @@ from tests.kernels.operations import (
 
 TYPES = [F32, F16, I32, Q8, Q8S]
 RESHAPE, SQUEEZE, EXPAND_DIMS, TRANSPOSE = (
-    *(OperationType.RESHAPE, OperationType.SQUEEZE, OperationType.EXPAND_DIMS),
+    OperationType.RESHAPE,
+    OperationType.SQUEEZE,
+    OperationType.EXPAND_DIMS,
     OperationType.TRANSPOSE,
 )
 
@@ -103,9 +105,13 @@ def test_rank_counts_axes(type_) -> None:
 @pytest.mark.parametrize(
     ("shape", "order"),
     [
-        *(((1, 37, 41, 67), (0, 3, 1, 2)), ((67, 1, 41, 37), (3, 1, 0, 2))),
-        *(((3, 65, 700), (2, 1, 0)), ((2, 3, 33, 500), (0, 3, 1, 2))),
-        *(((9, 9000), (1, 0)), ((9000, 9), (1, 0)), ((70000, 1), (1, 0))),
+        ((1, 37, 41, 67), (0, 3, 1, 2)),
+        ((67, 1, 41, 37), (3, 1, 0, 2)),
+        ((3, 65, 700), (2, 1, 0)),
+        ((2, 3, 33, 500), (0, 3, 1, 2)),
+        ((9, 9000), (1, 0)),
+        ((9000, 9), (1, 0)),
+        ((70000, 1), (1, 0)),
         ((1, 1), (1, 0)),
     ],
     ids=str,

@@ -42,8 +42,10 @@ def test_float_epilogues_add_clamp_and_narrow(dtype) -> None:
 @pytest.mark.parametrize(
     ("dtype", "zero_point", "bounds"),
     [
-        *((np.uint8, 0, (0, 255)), (np.uint8, 130, (0, 255))),
-        *((np.int8, -128, (-128, 127)), (np.int8, 5, (5, 100))),
+        (np.uint8, 0, (0, 255)),
+        (np.uint8, 130, (0, 255)),
+        (np.int8, -128, (-128, 127)),
+        (np.int8, 5, (5, 100)),
         (np.int8, -3, (-128, 127)),
     ],
 )

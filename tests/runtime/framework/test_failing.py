@@ -198,8 +198,10 @@ async def test_a_failing_device_is_left_out_and_comes_back() -> None:
 @pytest.mark.parametrize(
     ("fault", "limit", "is_left_out"),
     [
-        *((Fault.LATE, 0.05, False), (Fault.BUSY, None, False)),
-        *((Fault.LATE, 600.0, True), (Fault.EXECUTING_LATER, 600.0, True)),
+        (Fault.LATE, 0.05, False),
+        (Fault.BUSY, None, False),
+        (Fault.LATE, 600.0, True),
+        (Fault.EXECUTING_LATER, 600.0, True),
         (Fault.EXECUTING, None, True),
     ],
 )

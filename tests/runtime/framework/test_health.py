@@ -67,9 +67,12 @@ def test_what_requests_are_the_cause_of_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("given_s", "needed_s", "had_time"),
     [
-        *((-1.0, (0.001, 0.0), False), (0.099, (0.001, 0.0), False)),
-        *((0.1, (0.001, 0.01), True), (0.1, (0.011, 0.001), False)),
-        *((0.1, (0.001, 0.011), False), (30.0, (3.1, 0.0), False)),
+        (-1.0, (0.001, 0.0), False),
+        (0.099, (0.001, 0.0), False),
+        (0.1, (0.001, 0.01), True),
+        (0.1, (0.011, 0.001), False),
+        (0.1, (0.001, 0.011), False),
+        (30.0, (3.1, 0.0), False),
         (30.0, (3.0, 0.0), True),
     ],
 )
@@ -167,8 +170,10 @@ def test_settings_are_checked() -> None:
     with pytest.raises(InvalidArgumentError, match="forbid, partial, full"):
         chosen_fallback("maybe")
     for wrong in (
-        *({"pause_s": 0.0}, {"pause_s": 2.0, "longest_pause_s": 1.0}),
-        *({"failures_to_leave_out": 0}, {"moving_weight": -1.0}),
+        {"pause_s": 0.0},
+        {"pause_s": 2.0, "longest_pause_s": 1.0},
+        {"failures_to_leave_out": 0},
+        {"moving_weight": -1.0},
         {"max_intermediate_bytes": 0},
     ):
         name = f"FrameworkSettings.{list(wrong)[-1]} is"

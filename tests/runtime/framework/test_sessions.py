@@ -10,7 +10,9 @@ from tests.conftest import one_in
 from tests.runtime.stateful import X, counting
 
 DEVICES: list[tuple[str, ...]] = [
-    *((), ("sample-float-fast",), ("sample-minimal", "sample-float-slow")),
+    (),
+    ("sample-float-fast",),
+    ("sample-minimal", "sample-float-slow"),
     ("sample-quant",),
 ]
 

@@ -79,8 +79,16 @@ async def test_all_stored_models_give_what_was_stored_with_them() -> None:
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [
-        *(((3, 4), 1), ((3,), 1), ((2,), 0), ((2, 3), 0), ((4, 5), None), ((5,), None)),
-        *(((3, 4), -3), ((1, 4), 1), ((1,), None), ((), None)),
+        ((3, 4), 1),
+        ((3,), 1),
+        ((2,), 0),
+        ((2, 3), 0),
+        ((4, 5), None),
+        ((5,), None),
+        ((3, 4), -3),
+        ((1, 4), 1),
+        ((1,), None),
+        ((), None),
     ],
 )
 @pytest.mark.parametrize("is_known", [False, True])

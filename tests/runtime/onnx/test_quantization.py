@@ -111,9 +111,12 @@ def filters(shape: tuple[int, ...], channels: int, zero: Any, axis: int = 0) -> 
 @pytest.mark.parametrize(
     ("zero", "weight_zero", "channels"),
     [
-        *((np.uint8(121), np.int8(0), 6), (np.int8(-7), np.int8(0), 6)),
-        *((np.int8(-7), np.int8(0), 1), (np.uint8(121), np.uint8(117), 1)),
-        *((np.uint8(121), np.int8(3), 1), (np.int8(-7), np.uint8(130), 1)),
+        (np.uint8(121), np.int8(0), 6),
+        (np.int8(-7), np.int8(0), 6),
+        (np.int8(-7), np.int8(0), 1),
+        (np.uint8(121), np.uint8(117), 1),
+        (np.uint8(121), np.int8(3), 1),
+        (np.int8(-7), np.uint8(130), 1),
     ],
 )
 @pytest.mark.parametrize("groups", [1, 2])

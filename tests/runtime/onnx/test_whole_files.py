@@ -49,11 +49,18 @@ class TestTypes:
     @pytest.mark.parametrize(
         ("number", "name"),
         [
-            *((Types.FLOAT, "float32"), (Types.FLOAT16, "float16")),
-            *((Types.DOUBLE, "float64"), (Types.BOOL, "bool"), (Types.INT8, "int8")),
-            *((Types.INT16, "int16"), (Types.INT32, "int32"), (Types.INT64, "int64")),
-            *((Types.UINT8, "uint8"), (Types.UINT16, "uint16")),
-            *((Types.UINT32, "uint32"), (Types.UINT64, "uint64")),
+            (Types.FLOAT, "float32"),
+            (Types.FLOAT16, "float16"),
+            (Types.DOUBLE, "float64"),
+            (Types.BOOL, "bool"),
+            (Types.INT8, "int8"),
+            (Types.INT16, "int16"),
+            (Types.INT32, "int32"),
+            (Types.INT64, "int64"),
+            (Types.UINT8, "uint8"),
+            (Types.UINT16, "uint16"),
+            (Types.UINT32, "uint32"),
+            (Types.UINT64, "uint64"),
             (Types.BFLOAT16, "void16"),
         ],
     )

@@ -264,8 +264,11 @@ def normalizations() -> Iterator[Case]:
 
 def reductions() -> Iterator[Case]:
     for name, hal in (
-        *(("MEAN", "MEAN"), ("SUM", "REDUCE_SUM"), ("REDUCE_PROD", "REDUCE_PROD")),
-        *(("REDUCE_MAX", "REDUCE_MAX"), ("REDUCE_MIN", "REDUCE_MIN")),
+        ("MEAN", "MEAN"),
+        ("SUM", "REDUCE_SUM"),
+        ("REDUCE_PROD", "REDUCE_PROD"),
+        ("REDUCE_MAX", "REDUCE_MAX"),
+        ("REDUCE_MIN", "REDUCE_MIN"),
     ):
         x = f32(2, 3, 4)
         yield case(name, [x, const([1])], f32(2, 4), "one axis", hal=hal)
@@ -293,15 +296,21 @@ def conversions() -> Iterator[Case]:
     yield case("DEQUANTIZE", [i8(2, 3)], f32(2, 3), "int8")
     yield case("DEQUANTIZE", [T(F16, (4,))], f32(4), "float16", hal="CAST")
     for source, target, hal in (
-        *((f32(4), i32(4), "CAST"), (i32(4), f32(4), "CAST")),
-        *((T(I64, (4,)), f32(4), "CAST"), (boolean(4), f32(4), "SELECT")),
-        *((boolean(4), i32(4), "SELECT"), (f32(4), boolean(4), "NOT_EQUAL")),
-        *((i32(4), boolean(4), "NOT_EQUAL"), (T(np.uint8, (4,)), f32(4), "CAST")),
+        (f32(4), i32(4), "CAST"),
+        (i32(4), f32(4), "CAST"),
+        (T(I64, (4,)), f32(4), "CAST"),
+        (boolean(4), f32(4), "SELECT"),
+        (boolean(4), i32(4), "SELECT"),
+        (f32(4), boolean(4), "NOT_EQUAL"),
+        (i32(4), boolean(4), "NOT_EQUAL"),
+        (T(np.uint8, (4,)), f32(4), "CAST"),
         (T(I8, (4,)), f32(4), "DEQUANTIZE"),
         (T(I8, (4,)), i32(4), "DEQUANTIZE CAST"),
         (f32(4), T(I8, (4,)), "CAST CAST QUANTIZE"),
-        *((i32(4), T(I8, (4,)), "CAST QUANTIZE"), (boolean(4), T(I8, (4,)), "SELECT")),
-        *((T(F16, (4,)), f32(4), "CAST"), (f32(4), T(F16, (4,)), "CAST")),
+        (i32(4), T(I8, (4,)), "CAST QUANTIZE"),
+        (boolean(4), T(I8, (4,)), "SELECT"),
+        (T(F16, (4,)), f32(4), "CAST"),
+        (f32(4), T(F16, (4,)), "CAST"),
     ):
         names = [np.dtype(each.dtype).name for each in (source, target)]
         types = [TYPES[np.dtype(each.dtype)] for each in (source, target)]

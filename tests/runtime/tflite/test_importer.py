@@ -77,9 +77,17 @@ class TestTrainedModels:
     @pytest.mark.parametrize(
         "name",
         [
-            *("ad01_fp32", "hello_world_float", "hello_world_int8", "kws_ref_model"),
-            *("kws_ref_model_float32", "micro_speech_quantized", "person_detect"),
-            *("pretrainedResnet", "trained_lstm", "vww_96_float", "vww_96_int8"),
+            "ad01_fp32",
+            "hello_world_float",
+            "hello_world_int8",
+            "kws_ref_model",
+            "kws_ref_model_float32",
+            "micro_speech_quantized",
+            "person_detect",
+            "pretrainedResnet",
+            "trained_lstm",
+            "vww_96_float",
+            "vww_96_int8",
         ],
     )
     def test_a_model_has_the_operators_and_tensors_that_are_documented(

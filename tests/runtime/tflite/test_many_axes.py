@@ -51,10 +51,14 @@ MOVES: list[tuple[str, Any, list[Any], dict[str, Any], Formula]] = [
     *(
         ("TRANSPOSE", shape, [order], {}, lambda x, order=order: x.transpose(order))
         for shape, order in (
-            *(((1, 7, 5, 3, 4), (3, 1, 2, 0, 4)), (FIVE, (0, 2, 1, 3, 4))),
-            *((FIVE, (4, 3, 2, 1, 0)), (FIVE, (3, 4, 0, 1, 2))),
-            *((FIVE, (1, 0, 2, 4, 3)), (SIX, (0, 1, 4, 2, 5, 3))),
-            *((SIX, (5, 2, 0, 3, 1, 4)), ((1, 1, 1, 1, 1), (4, 3, 2, 1, 0))),
+            ((1, 7, 5, 3, 4), (3, 1, 2, 0, 4)),
+            (FIVE, (0, 2, 1, 3, 4)),
+            (FIVE, (4, 3, 2, 1, 0)),
+            (FIVE, (3, 4, 0, 1, 2)),
+            (FIVE, (1, 0, 2, 4, 3)),
+            (SIX, (0, 1, 4, 2, 5, 3)),
+            (SIX, (5, 2, 0, 3, 1, 4)),
+            ((1, 1, 1, 1, 1), (4, 3, 2, 1, 0)),
         )
     ),
     (
@@ -163,8 +167,12 @@ def test_a_tensor_is_taken_apart(axis: int, dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        *((FIVE, FIVE), (FIVE, (1,)), (FIVE, (2, 5)), (FIVE, (2, 3, 1, 1, 1))),
-        *(((2, 1, 4, 2, 1), (1, 3, 1, 1, 1)), (SIX, (3, 2, 4, 3))),
+        (FIVE, FIVE),
+        (FIVE, (1,)),
+        (FIVE, (2, 5)),
+        (FIVE, (2, 3, 1, 1, 1)),
+        ((2, 1, 4, 2, 1), (1, 3, 1, 1, 1)),
+        (SIX, (3, 2, 4, 3)),
     ],
 )
 @pytest.mark.parametrize(

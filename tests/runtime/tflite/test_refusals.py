@@ -228,8 +228,10 @@ class TestLists:
         x, a, b, c, y = f32(3), f32(3), f32(3), f32(3), f32(3)
         numbers = i32(3)
         operators = [
-            *(Op("TwistTensor", [x], [a]), Op("ABS", [a], [b])),
-            *(Op("UNIQUE", [b], [c, numbers]), Op("FLOOR_MOD", [c, b], [d := f32(3)])),
+            Op("TwistTensor", [x], [a]),
+            Op("ABS", [a], [b]),
+            Op("UNIQUE", [b], [c, numbers]),
+            Op("FLOOR_MOD", [c, b], [d := f32(3)]),
             Op("TwistTensor", [d], [y]),
         ]
         return write(operators, [x], [y])
@@ -239,7 +241,9 @@ class TestLists:
             import_tflite(from_buffer(self.file()))
         found = [(each.name, each.index) for each in caught.value.operators]
         assert found == [
-            *(("CUSTOM TwistTensor", 0), ("UNIQUE", 2), ("FLOOR_MOD", 3)),
+            ("CUSTOM TwistTensor", 0),
+            ("UNIQUE", 2),
+            ("FLOOR_MOD", 3),
             ("CUSTOM TwistTensor", 4),
         ]
         message = str(caught.value)

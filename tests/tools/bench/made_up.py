@@ -262,7 +262,22 @@ def responsiveness(*, met: bool, idle_ms: float = 2.0) -> BenchReport:
 MADE_UP: dict[str, Callable[..., BenchReport]] = {
     maker.__name__: maker
     for maker in (
-        *(models, accelerated, awaiting, kernels, service, cluster, burst, fence, oip),
-        *(cache, loading, qos, responsiveness, sessions, steps, threads, batching),
+        models,
+        accelerated,
+        awaiting,
+        kernels,
+        service,
+        cluster,
+        burst,
+        fence,
+        oip,
+        cache,
+        loading,
+        qos,
+        responsiveness,
+        sessions,
+        steps,
+        threads,
+        batching,
     )
 }

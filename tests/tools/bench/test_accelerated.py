@@ -164,10 +164,14 @@ class TestMeasuring:
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("ai_edge_litert")
         for module, name, value in (
-            *((rounds, "_MAX_RUNS", 3), (contenders, "_LISTENED_S", 0.05)),
-            *((contenders, "_URGENT_RUNS", 3), (qos_load, "_STOPPED_RUNS", 3)),
-            *((qos_load, "_TIMED_RUNS", 2), (qos_load, "_SERVED_US", 2000.0)),
-            *((measured_models, "LONG_US", 0.0), (measured_models, "SERVABLE_US", 0.0)),
+            (rounds, "_MAX_RUNS", 3),
+            (contenders, "_LISTENED_S", 0.05),
+            (contenders, "_URGENT_RUNS", 3),
+            (qos_load, "_STOPPED_RUNS", 3),
+            (qos_load, "_TIMED_RUNS", 2),
+            (qos_load, "_SERVED_US", 2000.0),
+            (measured_models, "LONG_US", 0.0),
+            (measured_models, "SERVABLE_US", 0.0),
             (measured_models, "HEAVY_BYTES", 0),
         ):
             monkeypatch.setattr(module, name, value)

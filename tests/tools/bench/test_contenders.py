@@ -68,8 +68,11 @@ class TestEchoes:
     @pytest.mark.parametrize(
         ("peer", "package"),
         [
-            *((pipe_echo, ""), (streams_echo, ""), (queue_echo, "")),
-            *((grpc_echo, "grpc"), (zmq_echo, "zmq")),
+            (pipe_echo, ""),
+            (streams_echo, ""),
+            (queue_echo, ""),
+            (grpc_echo, "grpc"),
+            (zmq_echo, "zmq"),
         ],
     )
     async def test_an_answer_has_the_size_it_should(

@@ -188,8 +188,13 @@ def test_a_kernel_has_a_goal_and_so_has_the_median_of_all(
         (cached("model", 1_000, 100, 199, is_largest=True), True),
     ],
     ids=[
-        *("both met", "slow", "slow though quickly prepared", "copied"),
-        *("too small to matter", "the largest is slow", "the largest is copied"),
+        "both met",
+        "slow",
+        "slow though quickly prepared",
+        "copied",
+        "too small to matter",
+        "the largest is slow",
+        "the largest is copied",
         "the largest meets both",
     ],
 )

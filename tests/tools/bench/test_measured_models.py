@@ -66,8 +66,10 @@ def test_mobilenets_are_made_for_the_length_of_the_block(
     monkeypatch.setattr(measured_models, "MOBILENETS", made)
     with model_files(Order(tmp_path, mobilenet=True)) as files:
         assert [path.stem for path in files] == [
-            *("mobilenet_v1_224_float", "mobilenet_v1_224_int8"),
-            *("mobilenet_v2_224_float", "mobilenet_v2_224_int8"),
+            "mobilenet_v1_224_float",
+            "mobilenet_v1_224_int8",
+            "mobilenet_v2_224_float",
+            "mobilenet_v2_224_int8",
         ]
         assert all(path.read_bytes() == path.stem.encode() for path in files)
     assert not any(path.exists() for path in files)

@@ -42,8 +42,10 @@ def test_sessions_take_a_fraction_of_what_interpreters_do(
 @pytest.mark.parametrize(
     ("step", "burst", "kib", "outcomes"),
     [
-        *((1.1, 1.1, 99, [True, True, True]), (1.2, 1.1, 99, [False, True, True])),
-        *((1.1, 1.2, 99, [True, False, True]), (1.1, 1.1, 101, [True, True, False])),
+        (1.1, 1.1, 99, [True, True, True]),
+        (1.2, 1.1, 99, [False, True, True]),
+        (1.1, 1.2, 99, [True, False, True]),
+        (1.1, 1.1, 101, [True, True, False]),
     ],
 )
 def test_goals_are_judged(

@@ -16,10 +16,14 @@ from asyncnn.tools.bench.rounds import Order
 from tests.tools.bench.made_up import threads
 
 FEWER = (
-    *((rounds, "_MAX_RUNS", 3), (bench_threads, "_URGENT_RUNS", 2)),
-    *((bench_threads, "_LONG_RUNS", 2), (bench_threads, "_STOPPED_RUNS", 2)),
-    *((bench_threads, "_PROCESSES", 2), (bench_threads, "_CONCURRENCY", 2)),
-    *((qos_load, "_STOPPED_RUNS", 2), (qos_load, "_TIMED_RUNS", 2)),
+    (rounds, "_MAX_RUNS", 3),
+    (bench_threads, "_URGENT_RUNS", 2),
+    (bench_threads, "_LONG_RUNS", 2),
+    (bench_threads, "_STOPPED_RUNS", 2),
+    (bench_threads, "_PROCESSES", 2),
+    (bench_threads, "_CONCURRENCY", 2),
+    (qos_load, "_STOPPED_RUNS", 2),
+    (qos_load, "_TIMED_RUNS", 2),
     (qos_load, "_SERVED_US", 2000.0),
 )
 

@@ -201,8 +201,10 @@ async def test_right_answers_pass(add: Case, path: str) -> None:
 
 
 WRONG_ON_EVERY_PATH = [
-    *((wrong_values, "elements differ"), (failure, "GENERAL_FAILURE")),
-    *((uncalled_for_timing, "not asked for"), (impossible_timing, "exceeds")),
+    (wrong_values, "elements differ"),
+    (failure, "GENERAL_FAILURE"),
+    (uncalled_for_timing, "not asked for"),
+    (impossible_timing, "exceeds"),
 ]
 
 

@@ -54,7 +54,10 @@ class TestConfusionPicture:
     def test_it_can_be_read_without_colour(self) -> None:
         lines = [line.split() for line in self.drawn(None).splitlines()]
         assert lines == [
-            *(["float"], ["0", "1", "2"], ["0", "38", "·", "·"], ["1", "1", "35", "·"]),
+            ["float"],
+            ["0", "1", "2"],
+            ["0", "38", "·", "·"],
+            ["1", "1", "35", "·"],
             ["2", "·", "·", "·"],
         ]
 

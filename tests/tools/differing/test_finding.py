@@ -365,7 +365,10 @@ class TestPairing:
         one, other = called("a", "b", "c", "d"), called("a", "c", "b", "d")
         tensors = pair(one, other).tensors
         assert [tensors[i] for i in outputs] == [
-            *(outputs[0], outputs[2], outputs[1], outputs[3])
+            outputs[0],
+            outputs[2],
+            outputs[1],
+            outputs[3],
         ]
         tensors = pair(one, called("", "", "", "")).tensors
         assert [tensors[i] for i in outputs] == outputs

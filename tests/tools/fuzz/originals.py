@@ -20,8 +20,10 @@ from tests.runtime.tflite.test_hostile import (
 )
 
 TRAINED = (
-    *("hello_world_int8.tflite", "hello_world_float.tflite"),
-    *("micro_speech_quantized.tflite", "trained_lstm_int8.tflite"),
+    "hello_world_int8.tflite",
+    "hello_world_float.tflite",
+    "micro_speech_quantized.tflite",
+    "trained_lstm_int8.tflite",
     "kws_ref_model.tflite",
 )
 

@@ -186,8 +186,12 @@ class TestPage:
             )
         )
         assert list(parts) == [
-            *("Latency", "Preparation and memory", "Accuracy", "Not measured"),
-            *("Device against device", "Latency of net"),
+            "Latency",
+            "Preparation and memory",
+            "Accuracy",
+            "Not measured",
+            "Device against device",
+            "Latency of net",
         ]
         latency, bars = parts["Latency"], parts["Device against device"]
         assert isinstance(latency, SortableTable)

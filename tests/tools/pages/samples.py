@@ -24,7 +24,9 @@ def table() -> SortableTable:
     return SortableTable(
         title="Latency",
         columns=[
-            *(Column("model"), Column("p50", "us", help="median"), Column("runs")),
+            Column("model"),
+            Column("p50", "us", help="median"),
+            Column("runs"),
             Column("goal"),
         ],
         rows=[

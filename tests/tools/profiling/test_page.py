@@ -49,7 +49,9 @@ def test_the_longest_operation_has_the_strongest_colour() -> None:
 def test_tables_are_of_what_there_is() -> None:
     tables = tables_of(PROFILE)
     assert [*tables] == [
-        *("Operations", "Partitions", "Segments of another engine"),
+        "Operations",
+        "Partitions",
+        "Segments of another engine",
         "Besides operations",
     ]
     rows = tables["Partitions"].rows

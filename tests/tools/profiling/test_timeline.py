@@ -51,8 +51,11 @@ def test_all_of_a_run_belongs_to_a_step_or_a_stage(plan: Plan) -> None:
         EndedStep(plan, third, 305, 400),
     ]
     spans = [
-        *(span("execution", 110, 450), span("queue", 110, 120)),
-        *(span("execute", 120, 410), span("reply", 430, 445), span("run", 100, 470, 2)),
+        span("execution", 110, 450),
+        span("queue", 110, 120),
+        span("execute", 120, 410),
+        span("reply", 430, 445),
+        span("run", 100, 470, 2),
     ]
     executions = executions_of(spans, entries)
     line = Timeline.of(100, 470, executions, FREE)
@@ -89,7 +92,9 @@ def test_a_preempted_execution_waits_again(plan: Plan) -> None:
     first, second, _ = plan.steps
     entries = [EndedStep(plan, first, 10, 20), EndedStep(plan, second, 80, 90)]
     spans = [
-        *(span("execution", 0, 130), span("execute", 70, 100), span("execute", 5, 25)),
+        span("execution", 0, 130),
+        span("execute", 70, 100),
+        span("execute", 5, 25),
         span("reply", 105, 120),
     ]
     line = Timeline.of(0, 130, executions_of(spans, entries), FREE)
@@ -136,9 +141,12 @@ def test_partitions_follow_each_other_within_the_reply_before(plan: Plan) -> Non
     step = plan.steps[0]
     entries = [EndedStep(plan, step, 20, 30), EndedStep(plan, step, 60, 70)]
     spans = [
-        *(span("execution", 10, 100, 1), span("execute", 15, 35, 1)),
-        *(span("reply", 40, 95, 1), span("execution", 50, 90, 2)),
-        *(span("execute", 55, 75, 2), span("reply", 76, 85, 2)),
+        span("execution", 10, 100, 1),
+        span("execute", 15, 35, 1),
+        span("reply", 40, 95, 1),
+        span("execution", 50, 90, 2),
+        span("execute", 55, 75, 2),
+        span("reply", 76, 85, 2),
     ]
     line = Timeline.of(0, 110, executions_of(spans, entries), FREE)
     assert line.stages[RunStage.MOVING] == 50 - 35

@@ -37,8 +37,15 @@ class RandomCalls:
         """Prepare a model, and make ``count`` draws of calls of it."""
         prepared = await self._device.prepare(named)
         draws = (
-            *(self._run, self._run, self._at_once, self._fenced, self._burst),
-            *(self._cancelled, self._late, self._reused, self._buffer),
+            self._run,
+            self._run,
+            self._at_once,
+            self._fenced,
+            self._burst,
+            self._cancelled,
+            self._late,
+            self._reused,
+            self._buffer,
         )
         for _ in range(count):
             await self._chance.choice(draws)(prepared)
