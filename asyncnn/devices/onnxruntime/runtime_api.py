@@ -330,7 +330,7 @@ class OnnxRuntimeLibrary(EngineLibrary):
         return tuple(lengths)
 
 
-class RunOptions:
+class OnnxRunOptions:
     """What notifies ONNX Runtime that a run is to end; it goes with the object."""
 
     def __init__(self, library: OnnxRuntimeLibrary) -> None:

@@ -22,8 +22,8 @@ from asyncnn.devices.compiled_graph import (
     GraphKernel,
 )
 from asyncnn.devices.onnxruntime.runtime_api import (
+    OnnxRunOptions,
     OnnxRuntimeLibrary,
-    RunOptions,
     Values,
     words_of,
 )
@@ -249,7 +249,7 @@ class _SessionCall:
         inputs: Iterable[bytes],
     ) -> None:
         self.session = session
-        self.options = RunOptions(library)
+        self.options = OnnxRunOptions(library)
         self._input_names = words_of([*inputs, *session.tables])
         self._output_names = words_of([port.name for port in session.outputs])
 
