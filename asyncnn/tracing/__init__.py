@@ -49,15 +49,15 @@ True
 """
 
 from asyncnn.lazy import exported as _exported
+from asyncnn.tracing.active import Layer as Layer
+from asyncnn.tracing.active import Phase as Phase
+from asyncnn.tracing.active import Recorder as Recorder
+from asyncnn.tracing.active import Span as Span
 from asyncnn.tracing.active import Trace as Trace
 from asyncnn.tracing.active import begin as begin
 from asyncnn.tracing.active import join_recording as join_recording
 from asyncnn.tracing.active import recording as recording
 from asyncnn.tracing.active import recording_to as recording_to
 from asyncnn.tracing.active import span as span
-from asyncnn.tracing.spans import Layer as Layer
-from asyncnn.tracing.spans import Phase as Phase
-from asyncnn.tracing.spans import Recorder as Recorder
-from asyncnn.tracing.spans import Span as Span
 
 __all__ = _exported(__name__)

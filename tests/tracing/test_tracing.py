@@ -15,8 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from asyncnn.tracing import Layer, Phase, Span, active, recording, recording_to, span
-from asyncnn.tracing.active import OpenTelemetrySink
-from asyncnn.tracing.spans import FLUSH_SPANS
+from asyncnn.tracing.active import FLUSH_SPANS, OpenTelemetrySink
 
 CHILD = """
 import os, sys, time

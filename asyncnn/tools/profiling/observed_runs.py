@@ -25,8 +25,7 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import form_for
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.profiling import Profile
-from asyncnn.tools.profiling.facts import Facts, facts_of_run
-from asyncnn.tools.profiling.segment_parts import measured_parts
+from asyncnn.tools.profiling.facts import Facts, facts_of_run, measured_parts
 from asyncnn.tools.profiling.summary import Seen, Summary
 from asyncnn.tools.profiling.timeline import (
     Cost,

@@ -22,12 +22,13 @@ from asyncnn.tools.profiling import (
 )
 from asyncnn.tools.profiling.facts import (
     Facts,
+    Parts,
+    engine_name,
     facts_of_part,
     kernel_of,
     rounding_of,
     temporary_bytes,
 )
-from asyncnn.tools.profiling.segment_parts import Parts, engine_name
 from asyncnn.tools.profiling.timeline import (
     MEANINGS,
     Place,
