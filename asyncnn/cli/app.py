@@ -11,24 +11,18 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
-from asyncnn import __version__
+from asyncnn import __version__, hal
 from asyncnn.cli.ending import INTERRUPTED, handling_interrupts, output_ending
 from asyncnn.cli.options import flattened, naming_options
-from asyncnn.hal.errors import (
-    DriverDiedError,
-    ExecutionFailedError,
-    MissedDeadlineError,
-    PreparationFailedError,
-    ResourceExhaustedError,
-)
+from asyncnn.hal.errors import ExecutionFailedError, PreparationFailedError
 from asyncnn.logs import EXIT_BAD_INPUT, EXIT_FAILED, errors_as_lines
 from asyncnn.tracing import join_recording, recording
 
 _FAILURES = (
     ExecutionFailedError,
-    MissedDeadlineError,
-    ResourceExhaustedError,
-    DriverDiedError,
+    hal.MissedDeadlineError,
+    hal.ResourceExhaustedError,
+    hal.DriverDiedError,
     PreparationFailedError,
 )
 """Errors of devices at work; others are of bad input."""

@@ -7,23 +7,14 @@ from typing import cast
 
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.callbacks import Completion, ExecutionFuture, ExecutionResult
 from asyncnn.cluster.cluster_runs import ClusterRun, ClusterRuns
 from asyncnn.cluster.exchange import RunOrder
 from asyncnn.cluster.replicas import ClusterWork
-from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
-from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import BurstArguments, PrepareArguments, refuse_execution
-from asyncnn.hal.types import (
-    ErrorStatus,
-    ExecutionOptions,
-    MeasureTiming,
-    Memory,
-    Model,
-    Request,
-    RequestArgument,
-)
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.hal.validate import RequestRules, plain_request, signature_of
 from asyncnn.memory.mapping import Mapper
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
@@ -42,7 +33,7 @@ class ClusterModel(StartingModel):
         self._device = device
         self._priority = int(asked.priority)
         self._rules = RequestRules(asked.model)
-        self.signature: Model = signature_of(asked.model)
+        self.signature: hal.Model = signature_of(asked.model)
         self.buffers = device.buffers.of(self.signature)
         plain = plain_request(asked.model)
         arguments = () if plain is None else (*plain.inputs, *plain.outputs)
@@ -50,7 +41,7 @@ class ClusterModel(StartingModel):
         self._inputs = 0 if plain is None else len(plain.inputs)
         self.waiting_runs = device.waiting_runs
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return why the device takes no work any more; see `IMortal`."""
         return self._device.cause_of_death()
 
@@ -75,11 +66,11 @@ class ClusterModel(StartingModel):
         self._device.launch(run)
         return run
 
-    def launch(self, request: Request, options: ExecutionOptions) -> Completion:
+    def launch(self, request: hal.Request, options: ExecutionOptions) -> Completion:
         """Launch any request, and return its end; see `IBinding.launch`."""
         try:
             run = self.started(request, options, _ignored)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             refused = ExecutionFuture()
             refuse_execution(refused, error)
             return refused
@@ -88,12 +79,12 @@ class ClusterModel(StartingModel):
 
     async def _configure(
         self, asked: BurstArguments
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+    ) -> tuple[hal.ErrorStatus, hal.IBurstContext | None]:
         return self._device.bursts.configure(self, *asked)
 
     def start(
         self,
-        request: Request,
+        request: hal.Request,
         options: ExecutionOptions,
         use: BuffersInUse | None,
         notify: Callable[[ExecutionResult], None],
@@ -120,7 +111,7 @@ class ClusterModel(StartingModel):
         return run
 
     def _order(self, options: ExecutionOptions) -> RunOrder:
-        measure = options.measure is MeasureTiming.YES
+        measure = options.measure is hal.MeasureTiming.YES
         number = next(self._device.numbers)
         return RunOrder(self.key, number, measure, None, options.loop_timeout)
 
@@ -136,7 +127,7 @@ class ClusterModel(StartingModel):
         run.model = self
         return run
 
-    def checked(self, request: Request, *, is_fenced: bool) -> BuffersInUse | None:
+    def checked(self, request: hal.Request, *, is_fenced: bool) -> BuffersInUse | None:
         """Check a request; see `StartingModel.checked`."""
         self._device.check_open()
         self._rules.check(request, allow_unspecified_output=not is_fenced)
@@ -149,10 +140,10 @@ class _PoolsOfRun:
     :raises AsyncnnError: if one is malformed.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: hal.Request) -> None:
         self._request = request
         self._mapper = Mapper()
-        self._given = cast("Sequence[Memory]", request.pools)  # no tokens any more
+        self._given = cast("Sequence[hal.Memory]", request.pools)  # no tokens any more
         self._found = [self._mapper.map_nowait(pool) for pool in self._given]
 
     @property
@@ -185,10 +176,10 @@ class _PoolsOfRun:
         self._mapper.close()
 
     @property
-    def _outputs(self) -> list[RequestArgument]:
+    def _outputs(self) -> list[hal.RequestArgument]:
         return [each for each in self._request.outputs if not each.has_no_value]
 
-    def _part(self, argument: RequestArgument) -> Array:
+    def _part(self, argument: hal.RequestArgument) -> Array:
         at = argument.location
         pool = self._found[at.pool_index]
         assert pool is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import Completion, ExecutionResult, result_of
 from asyncnn.cluster.dispatch import Action, Dispatcher, End, Send
@@ -20,16 +21,7 @@ from asyncnn.cluster.streams import SMALL_BYTES
 from asyncnn.deadlines import DEADLINE_GRACE_S, unanswered
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_buffers import Buffers
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    DriverDiedError,
-    GeneralFailureError,
-    ResourceExhaustedTransientError,
-    closed_error,
-    failure_of,
-)
-from asyncnn.hal.types import NO_TIMING, ErrorStatus
+from asyncnn.hal.errors import closed_error
 from asyncnn.offload import offload
 from asyncnn.runtime.cluster_settings import ClusterSettings
 from asyncnn.runtime.framework.steps import ActiveExecutions
@@ -37,7 +29,7 @@ from asyncnn.runtime.framework.steps import ActiveExecutions
 LARGE_BYTES = 4 * 2**20
 """Inputs from which on a thread puts them into Ray's store, rather than the loop."""
 
-_NONE = ErrorStatus.NONE
+_NONE = hal.ErrorStatus.NONE
 
 
 class ClusterRun(Completion):
@@ -79,11 +71,11 @@ class ClusterRun(Completion):
         """Copy the outputs of an answer; return what it amounts to."""
         if answer.status == _NONE:
             if len(answer.outputs) != len(self._targets):
-                return result_of(GeneralFailureError("a replica has other outputs"))
+                return result_of(hal.GeneralFailureError("a replica has other outputs"))
             for target, array in zip(self._targets, answer.outputs, strict=True):
                 data = array.reshape(-1).view(np.uint8).data
                 if len(data) > len(target):
-                    return result_of(GeneralFailureError("an output is too long"))
+                    return result_of(hal.GeneralFailureError("an output is too long"))
                 target[: len(data)] = data
         return answer.result
 
@@ -98,7 +90,7 @@ class ClusterRun(Completion):
 
     def abandon(self) -> None:
         """Stop it where it is: nobody waits for its end."""
-        cancelled = ResourceExhaustedTransientError("the execution was cancelled")
+        cancelled = hal.ResourceExhaustedTransientError("the execution was cancelled")
         self._device.abandon(self, result_of(cancelled))
 
     @property
@@ -158,7 +150,7 @@ class ClusterRuns(ActiveExecutions):
     def _lost(self, link: ReplicaLink) -> None:
         """Note that a replica is lost, with all that it has begun."""
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return why the device takes no work for good; see `IMortal`."""
         return closed_error() if self._is_closed else None
 
@@ -231,7 +223,7 @@ class ClusterRuns(ActiveExecutions):
         try:
             run.ref = await offload(self._cluster.ray.put, run.inputs)
         except Exception as error:
-            failure = failure_of(error)
+            failure = hal.failure_of(error)
         if failure is not None or run.result is not None:  # or it was abandoned
             self._answered(run, link, sent, failure)
         elif self._is_there(run, link, sent):
@@ -263,7 +255,7 @@ class ClusterRuns(ActiveExecutions):
                 self.act(self.dispatcher.returned(number, now))
             return
         if run.result is None:
-            if isinstance(answer, AsyncnnError):
+            if isinstance(answer, hal.AsyncnnError):
                 self._settle(run, result_of(answer))
             elif run.write is not None and answer.status == _NONE:
                 self._begin(self._settle_written(run, answer, run.write))
@@ -315,6 +307,6 @@ class ClusterRuns(ActiveExecutions):
 
 
 def _ended_so(end: End) -> ExecutionResult:
-    is_gone = end.status is ErrorStatus.DEVICE_UNAVAILABLE
-    kind = DriverDiedError if is_gone else None
-    return ExecutionResult(end.status, (), NO_TIMING, end.reason, kind)
+    is_gone = end.status is hal.ErrorStatus.DEVICE_UNAVAILABLE
+    kind = hal.DriverDiedError if is_gone else None
+    return ExecutionResult(end.status, (), hal.NO_TIMING, end.reason, kind)

@@ -11,32 +11,20 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    NO_TIMING,
-    DataLocation,
-    Dimensions,
-    ErrorStatus,
-    ExecutionOptions,
-    MeasureTiming,
-    Memory,
-    Model,
-    OutputShape,
-    Request,
-    RequestArgument,
-    Timing,
-)
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.memory.mapping import Mapper
 
-PackedModel: TypeAlias = tuple[Model, tuple[Array, ...]]
+PackedModel: TypeAlias = tuple[hal.Model, tuple[Array, ...]]
 """A model without its pools, and their bytes."""
 
 Sent: TypeAlias = tuple[Array | None, ...]
 """Inputs of a run; None where one is omitted."""
 
 
-def packed(model: Model) -> PackedModel:
+def packed(model: hal.Model) -> PackedModel:
     """Return a model as it is sent. May read files.
 
     :raises AsyncnnError: if a pool cannot be mapped.
@@ -47,7 +35,7 @@ def packed(model: Model) -> PackedModel:
     return replace(model, pools=()), found
 
 
-def unpacked(sent: PackedModel) -> Model:
+def unpacked(sent: PackedModel) -> hal.Model:
     """Return the model that was sent; it works on the bytes where they are."""
     model, pools = sent
     return replace(model, pools=tuple(map(_pool, pools)))
@@ -66,13 +54,13 @@ class RunOrder(NamedTuple):
     measure: bool = False
     deadline: int | None = None
     loop_timeout: int | None = None
-    dimensions: tuple[Dimensions, ...] = ()
-    space: "tuple[tuple[int, Dimensions] | None, ...] | None" = None
+    dimensions: tuple[hal.Dimensions, ...] = ()
+    space: "tuple[tuple[int, hal.Dimensions] | None, ...] | None" = None
 
     @property
     def options(self) -> ExecutionOptions:
         """What the HAL's calls take."""
-        measure = MeasureTiming.YES if self.measure else MeasureTiming.NO
+        measure = hal.MeasureTiming.YES if self.measure else hal.MeasureTiming.NO
         return ExecutionOptions(measure, self.deadline, self.loop_timeout)
 
     def spread(self, inputs: Sent, outputs: Sequence[Array]) -> "RunOrder":
@@ -82,22 +70,22 @@ class RunOrder(NamedTuple):
             space=tuple((each.nbytes, each.shape) for each in outputs),
         )
 
-    def request(self, inputs: Sent) -> tuple[Request, list[Array]]:
+    def request(self, inputs: Sent) -> tuple[hal.Request, list[Array]]:
         """Return the request of an order with ``space``, and what outputs are put in.
 
         The arrays are bytes, one for each output that is not omitted.
         """
-        pools: list[Memory] = []
+        pools: list[hal.Memory] = []
         outputs: list[Array] = []
 
-        def placed(array: Array | None, shape: Dimensions) -> RequestArgument:
+        def placed(array: Array | None, shape: hal.Dimensions) -> hal.RequestArgument:
             if array is None:
-                return RequestArgument(has_no_value=True)
+                return hal.RequestArgument(has_no_value=True)
             pools.append(_pool(array))
-            location = DataLocation(len(pools) - 1, 0, array.nbytes)
-            return RequestArgument(location=location, dimensions=shape)
+            location = hal.DataLocation(len(pools) - 1, 0, array.nbytes)
+            return hal.RequestArgument(location=location, dimensions=shape)
 
-        def made(space: tuple[int, Dimensions] | None) -> RequestArgument:
+        def made(space: tuple[int, hal.Dimensions] | None) -> hal.RequestArgument:
             if space is None:
                 return placed(None, ())
             outputs.append(np.empty(space[0], np.uint8))
@@ -105,7 +93,7 @@ class RunOrder(NamedTuple):
 
         taken = tuple(map(placed, inputs, self.dimensions))
         given = tuple(map(made, self.space or ()))
-        return Request(taken, given, tuple(pools)), outputs
+        return hal.Request(taken, given, tuple(pools)), outputs
 
 
 class Answer(NamedTuple):
@@ -114,28 +102,32 @@ class Answer(NamedTuple):
     status: int
     reason: str = ""
     begun: bool = True
-    shapes: tuple[tuple[Dimensions, bool], ...] = ()
+    shapes: tuple[tuple[hal.Dimensions, bool], ...] = ()
     timing: tuple[int, int] | None = None
     outputs: tuple[Array, ...] = ()
 
     @property
     def result(self) -> ExecutionResult:
         """The same, as the awaitable face has it."""
-        timing = NO_TIMING if self.timing is None else Timing(*self.timing)
-        shapes = tuple(OutputShape(*each) for each in self.shapes)
-        return ExecutionResult(ErrorStatus(self.status), shapes, timing, self.reason)
+        timing = hal.NO_TIMING if self.timing is None else hal.Timing(*self.timing)
+        shapes = tuple(hal.OutputShape(*each) for each in self.shapes)
+        return ExecutionResult(
+            hal.ErrorStatus(self.status), shapes, timing, self.reason
+        )
 
 
 def answer_of(result: ExecutionResult, outputs: Iterable[Array] = ()) -> Answer:
     """Return the answer that stands for a result; outputs go with success alone."""
     timing = result.timing
-    is_done = result.status is ErrorStatus.NONE
+    is_done = result.status is hal.ErrorStatus.NONE
     return Answer(
         int(result.status),
         result.reason,
         True,
         tuple((s.dimensions, s.is_sufficient) for s in result.output_shapes),
-        None if timing == NO_TIMING else (timing.time_on_device, timing.time_in_driver),
+        None
+        if timing == hal.NO_TIMING
+        else (timing.time_on_device, timing.time_in_driver),
         tuple(outputs) if is_done else (),
     )
 
@@ -145,6 +137,6 @@ def size_bytes(arrays: Sequence[Array | None]) -> int:
     return sum([0 if each is None else each.nbytes for each in arrays])
 
 
-def _pool(array: Array) -> Memory:
+def _pool(array: Array) -> hal.Memory:
     data = array.reshape(-1).view(np.uint8).data  # arrays without elements have no cast
-    return Memory("ashmem", array.nbytes, buffer=data)
+    return hal.Memory("ashmem", array.nbytes, buffer=data)

@@ -18,14 +18,8 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import asdict
 
-from asyncnn.hal.errors import (
-    DeviceUnavailableError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    check_least,
-    too_many,
-)
-from asyncnn.hal.types import Model
+from asyncnn import hal
+from asyncnn.hal.errors import check_least, too_many
 from asyncnn.memory.descriptors import being_closed
 
 
@@ -92,7 +86,7 @@ class RecordingSettings(msgspec.Struct, frozen=True, kw_only=True):
         check_least(self, 0, "calls")
         check_least(self, 2**16, "max_bytes")
         if self.calls > MAX_CALLS or self.max_bytes > 2**32:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"a driver keeps {MAX_CALLS} calls and {2**32} bytes of them at most"
             )
 
@@ -120,7 +114,7 @@ LARGE_OPERATIONS = 50
 """Operations of a model that is worth a thread: fewer take less than a millisecond."""
 
 
-def is_large(model: Model) -> bool:
+def is_large(model: hal.Model) -> bool:
     """Return whether to send or check ``model`` would keep an event loop for long."""
     return model.operation_count > LARGE_OPERATIONS
 
@@ -188,7 +182,7 @@ class PendingAnswers:
         finally:
             del self._waiting[number]
         if not isinstance(answer, kind):
-            raise GeneralFailureError(f"the peer answers with {answer!r}")
+            raise hal.GeneralFailureError(f"the peer answers with {answer!r}")
         return answer
 
     def answered(self, number: int, answer: object) -> None:
@@ -197,7 +191,7 @@ class PendingAnswers:
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
-    def lose(self, cause: Callable[[], DeviceUnavailableError]) -> None:
+    def lose(self, cause: Callable[[], hal.DeviceUnavailableError]) -> None:
         """Fail what waits, each with an error of its own: the connection has ended."""
         for waiting in self._waiting.values():
             if not waiting.done():

@@ -30,16 +30,10 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from asyncnn import hal
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_settings import options_for, read_settings
-from asyncnn.hal.errors import (
-    DeviceUnavailableError,
-    InvalidArgumentError,
-    NoDriverError,
-    ResourceExhaustedTransientError,
-    failure_of,
-    shortage_of,
-)
+from asyncnn.hal.errors import shortage_of
 from asyncnn.input_files import call_abandonable, offload_abandonable
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.pages import os_errors
@@ -81,12 +75,12 @@ def socket_address(path: str | os.PathLike[str]) -> str:
     address = os.fspath(path)
     size = len(os.fsencode(address))
     if size > MAX_PATH_BYTES:
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"the path of a socket has at most {MAX_PATH_BYTES} bytes, this one {size}",
             hint=f"take a shorter one than {address}",
         )
     if not address or "\0" in address:
-        raise InvalidArgumentError(f"{address!r} is no path of a socket")
+        raise hal.InvalidArgumentError(f"{address!r} is no path of a socket")
     return f"\0{address[1:]}" if is_abstract(address) else address
 
 
@@ -98,7 +92,7 @@ def can_connect(path: str | os.PathLike[str]) -> bool:
             probe.connect(socket_address(path))
         except BlockingIOError:
             return True  # its backlog is full
-        except (OSError, InvalidArgumentError):
+        except (OSError, hal.InvalidArgumentError):
             return False
     return True
 
@@ -379,7 +373,7 @@ def _given(
     yield
     # For a clearer error only: the driver looks again, and refuses by itself.
     if can_connect(socket):
-        raise DeviceUnavailableError(f"a driver serves {socket} already")
+        raise hal.DeviceUnavailableError(f"a driver serves {socket} already")
     arguments = _arguments(extensions, settings, device)
     if recording is not None:
         arguments.append(f"--record={msgspec.json.encode(recording).decode()}")
@@ -415,14 +409,14 @@ def _start(
             process_group=0,  # an interrupt at the terminal is ours to handle
         )
     except BlockingIOError as error:
-        raise ResourceExhaustedTransientError(
+        raise hal.ResourceExhaustedTransientError(
             f"{_NO_START}: {error.strerror}",
             hint="raise the limit of processes (ulimit -u, cgroups)",
         ) from error
     except OSError as error:
         if shortage_of(error) is not None:
-            raise failure_of(error, _NO_START) from error
-        raise NoDriverError(f"{_NO_START}: {error.strerror}") from error
+            raise hal.failure_of(error, _NO_START) from error
+        raise hal.NoDriverError(f"{_NO_START}: {error.strerror}") from error
 
 
 def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
@@ -434,8 +428,8 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
         if status is not None:
             words = os.pread(reason, _MOST_WORDS_BYTES, 0).decode(errors="replace")
             if words:
-                raise NoDriverError(f"{_NO_START}: {words}")
-            raise NoDriverError(
+                raise hal.NoDriverError(f"{_NO_START}: {words}")
+            raise hal.NoDriverError(
                 f"the driver ended with status {status}",
                 hint="the reason is on standard error",
             )
@@ -444,7 +438,7 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
             deadline = time.monotonic() + _START_TIMEOUT_S
             is_idle = used == before and not _has_children(driver.pid)
             if is_idle or time.monotonic() > latest:
-                raise NoDriverError(
+                raise hal.NoDriverError(
                     f"{_NO_START}, though its process runs",
                     hint="see what keeps the machine busy, or start one with asyncnn "
                     "serve and connect to its socket",

@@ -14,17 +14,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn import hal
 from asyncnn.hal.routes import Route
 from asyncnn.hal.slices import SlicedModel, joined, sliced
-from asyncnn.hal.types import (
-    BufferRole,
-    BufferToken,
-    DataLocation,
-    Memory,
-    Model,
-    RequestArgument,
-)
 from asyncnn.input_files import read_input
 from asyncnn.output_files import write_file
 from asyncnn.service.limits import MAX_CALLS
@@ -84,8 +76,8 @@ class RecordedRequest(msgspec.Struct, frozen=True, array_like=True):
     """A request for a model, by the number of that."""
 
     model: Number
-    inputs: Annotated[tuple[RequestArgument, ...], Few]
-    outputs: Annotated[tuple[RequestArgument, ...], Few]
+    inputs: Annotated[tuple[hal.RequestArgument, ...], Few]
+    outputs: Annotated[tuple[hal.RequestArgument, ...], Few]
     pools: Annotated[tuple[RecordedPool, ...], Few]
 
 
@@ -94,8 +86,8 @@ class RecordedBuffer(msgspec.Struct, frozen=True, array_like=True):
 
     dimensions: Annotated[tuple[int, ...], Few]
     models: Annotated[tuple[int, ...], Few]
-    input_roles: Annotated[tuple[BufferRole, ...], Few]
-    output_roles: Annotated[tuple[BufferRole, ...], Few]
+    input_roles: Annotated[tuple[hal.BufferRole, ...], Few]
+    output_roles: Annotated[tuple[hal.BufferRole, ...], Few]
     token: Number
 
 
@@ -109,7 +101,7 @@ class RecordedRoute(msgspec.Struct, frozen=True, array_like=True):
 Tensors = Annotated[tuple[bytes | None, ...], Few]
 """Bytes of arguments, None of those that were not kept."""
 
-Pools: TypeAlias = Sequence[Memory | BufferToken]
+Pools: TypeAlias = Sequence[hal.Memory | hal.BufferToken]
 
 
 class CallDetails(msgspec.Struct, frozen=True, array_like=True):
@@ -203,7 +195,7 @@ _BLOBS: dict[BlobKind, msgspec.msgpack.Decoder[Any]] = {
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
-def encoded_model(model: Model) -> tuple[bytes, int]:
+def encoded_model(model: hal.Model) -> tuple[bytes, int]:
     """Return a model as bytes, all but its pools, and the number of its operations."""
     head, slices = sliced(model)
     begin = encode(head)
@@ -220,22 +212,22 @@ def digest_of(content: bytes, pools: tuple[bytes | memoryview, ...]) -> bytes:
     return digest.digest()
 
 
-def pool_of(pool: Memory | BufferToken) -> RecordedPool:
+def pool_of(pool: hal.Memory | hal.BufferToken) -> RecordedPool:
     """Return what is recorded of a pool."""
-    if isinstance(pool, BufferToken):
+    if isinstance(pool, hal.BufferToken):
         return RecordedPool(pool.token, 0, is_buffer=True)
     # Pools of one announcement have the same bytes, whoever names them.
     same = pool if pool.buffer is None else pool.buffer
     return RecordedPool(id(same), pool.size)
 
 
-def whole(pool: Memory) -> RequestArgument:
+def whole(pool: hal.Memory) -> hal.RequestArgument:
     """Return an argument that is all of the first pool."""
-    return RequestArgument(False, DataLocation(0, 0, pool.size))
+    return hal.RequestArgument(False, hal.DataLocation(0, 0, pool.size))
 
 
 def tensors_of(
-    pools: Pools, arguments: Sequence[RequestArgument], most_bytes: int
+    pools: Pools, arguments: Sequence[hal.RequestArgument], most_bytes: int
 ) -> Tensors | None:
     """Return the bytes of arguments, None of those that are not there to be read.
 
@@ -247,7 +239,7 @@ def tensors_of(
         data = None
         if not each.has_no_value and 0 <= place.pool_index < len(pools):
             pool = pools[place.pool_index]
-            if isinstance(pool, Memory):
+            if isinstance(pool, hal.Memory):
                 data = _viewed(pool, place.offset, place.offset + place.length)
         # Before it is copied: all arguments of a request may be the same bytes.
         most_bytes -= 0 if data is None else len(data)
@@ -257,7 +249,7 @@ def tensors_of(
     return tuple(found)
 
 
-def _viewed(pool: Memory, start: int, end: int) -> memoryview | None:
+def _viewed(pool: hal.Memory, start: int, end: int) -> memoryview | None:
     """Return bytes of a pool; None if it is not mapped, or has not as many."""
     if pool.buffer is None or not 0 <= start <= end <= pool.size:
         return None
@@ -267,7 +259,7 @@ def _viewed(pool: Memory, start: int, end: int) -> memoryview | None:
 _head = msgspec.msgpack.Decoder(SlicedModel).decode
 
 
-def decoded_model(content: bytes) -> Model:
+def decoded_model(content: bytes) -> hal.Model:
     """Return a model, but for its pools, of what `encoded_model` gives.
 
     :raises InvalidArgumentError: if it is damaged.
@@ -276,7 +268,9 @@ def decoded_model(content: bytes) -> Model:
     try:
         return joined(_head(content[4:end]), memoryview(content), start=end)
     except _WRONG as error:
-        raise InvalidArgumentError(f"a recorded model is damaged: {error}") from error
+        raise hal.InvalidArgumentError(
+            f"a recorded model is damaged: {error}"
+        ) from error
 
 
 def record_of(noted: Noted) -> CallRecord:
@@ -364,23 +358,23 @@ def read_record(path: str | os.PathLike[str]) -> CallRecord:
     start = len(MAGIC) + _DIGEST_BYTES
     if not data.startswith(MAGIC):
         words = f"{where} is no recording of calls, or of another version"
-        raise InvalidArgumentError(words)
+        raise hal.InvalidArgumentError(words)
     content = memoryview(data)[start:]
     if hashlib.sha256(content).digest() != data[len(MAGIC) : start]:
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"{where} is damaged: its checksum is another, or it was cut short"
         )
     try:
         record = _decode(content)
     except _WRONG as error:
-        raise InvalidArgumentError(f"{where} is no recording: {error}") from error
+        raise hal.InvalidArgumentError(f"{where} is no recording: {error}") from error
     # Many requests name the same pools, and copies of a connection have theirs.
     pools = {(p.number, p.size) for r in record.requests.values() for p in r.pools}
     copies = (CallKind.COPY_TO, CallKind.COPY_FROM)
     pools |= {(-c.connection, c.number) for c in record.calls if c.kind in copies}
     total = sum(size for _, size in pools)
     if total > _MOST_BYTES:
-        raise InvalidArgumentError(f"{where} has pools of {total} bytes")
+        raise hal.InvalidArgumentError(f"{where} has pools of {total} bytes")
     return record
 
 

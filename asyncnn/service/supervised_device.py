@@ -14,17 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 
+from asyncnn import hal
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    DriverDiedError,
-    NoDriverError,
-    closed_error,
-    error_for,
-)
-from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel
+from asyncnn.hal.errors import closed_error
 from asyncnn.hal.refusals import (
     AllocateArguments,
     BaseDevice,
@@ -36,7 +29,6 @@ from asyncnn.hal.refusals import (
     forwarding,
 )
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import DeviceStatus, ErrorStatus, Model
 from asyncnn.offload import offload
 from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.remote_device import RemoteDevice
@@ -120,7 +112,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
                     with _calls_of(remote, self._supervision.record_to) as write:
                         reason = await self._use(remote)
                         await write()
-            except AsyncnnError as error:
+            except hal.AsyncnnError as error:
                 if not self.first_connection.done():
                     self.first_connection.set_exception(error)
                     return
@@ -155,7 +147,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
         for model in sorted(self._models, key=lambda model: -model.waiting):
             await model.prepare_again(remote)
         reason = await remote.wait_lost()
-        self._life.lose(partial(DriverDiedError, reason))
+        self._life.lose(partial(hal.DriverDiedError, reason))
         return reason
 
     def end(self, cause: Cause) -> None:
@@ -169,7 +161,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
             model.end(error)
         self._waiting.fail(error)
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return what was lost, maybe before there was another driver; see `Life`."""
         return self._life.cause_of_death(self._remote)
 
@@ -190,7 +182,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
     published = property(lambda self: self._inner().published)
     seals_caches = property(lambda self: self._inner().seals_caches)
     get_number_of_cache_files_needed = forwarding(
-        IDevice.get_number_of_cache_files_needed
+        hal.IDevice.get_number_of_cache_files_needed
     )
 
     def _facts(self) -> DeviceFacts:
@@ -202,24 +194,24 @@ class SupervisedDevice(BaseDevice, FactualDevice):
             return prepared.usual_route
         return None
 
-    def get_status(self) -> DeviceStatus:
+    def get_status(self) -> hal.DeviceStatus:
         """Return what the driver's device reports; OFFLINE while there is no driver."""
         remote = self._connected()
-        return DeviceStatus.OFFLINE if remote is None else remote.get_status()
+        return hal.DeviceStatus.OFFLINE if remote is None else remote.get_status()
 
     async def get_statistics(self) -> DeviceStatistics:
         """Ask the driver; fail while there is none."""
         remote = self._connected()
         if remote is None:
-            raise self.cause_of_death() or NoDriverError(NO_DRIVER)
+            raise self.cause_of_death() or hal.NoDriverError(NO_DRIVER)
         return await remote.get_statistics()
 
-    async def _supported(self, model: Model) -> tuple[bool, ...]:
+    async def _supported(self, model: hal.Model) -> tuple[bool, ...]:
         async with self._in_time():
             remote = await self._next()
         status, supported = await remote.get_supported_operations_1_3(model)
-        if status is not ErrorStatus.NONE:
-            raise error_for(status, "the driver does not say what it supports")
+        if status is not hal.ErrorStatus.NONE:
+            raise hal.error_for(status, "the driver does not say what it supports")
         return supported
 
     @asynccontextmanager
@@ -228,7 +220,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
             async with asyncio.timeout(self._supervision.wait):
                 yield
         except TimeoutError as error:
-            raise NoDriverError(NO_DRIVER) from error
+            raise hal.NoDriverError(NO_DRIVER) from error
 
     async def _next(self) -> RemoteDevice:
         while (remote := self._connected()) is None:
@@ -239,7 +231,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
 
     def _prepare(
         self, asked: PrepareArguments, callback: IPreparedModelCallback
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         remote = self._connected()
         if remote is not None:
             order = ModelOrder(asked._replace(deadline=None, cache=CacheArguments()))
@@ -257,7 +249,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
         )
 
     def adopt(
-        self, order: ModelOrder, remote: RemoteDevice, prepared: IPreparedModel
+        self, order: ModelOrder, remote: RemoteDevice, prepared: hal.IPreparedModel
     ) -> SupervisedModel:
         """Return a model that the driver has prepared as one that outlives it."""
         model = SupervisedModel(
@@ -268,7 +260,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
 
     def _load(
         self, asked: LoadArguments, callback: IPreparedModelCallback
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         # Fails while there is no driver: there may be another way to get the model.
         remote = self._inner()
         _, *needed = remote.get_number_of_cache_files_needed()
@@ -278,7 +270,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
         callback.link_to_death(adoption.die)
         return order.give(remote, asked.deadline, adoption)
 
-    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+    async def _allocate(self, asked: AllocateArguments) -> tuple[hal.IBuffer, int]:
         """Ask the driver, once there is one. A buffer dies with its driver."""
         async with self._in_time():
             remote = await self._next()
@@ -302,7 +294,7 @@ def _calls_of(
 
         try:
             fd = open_memory(remote.pid)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             logger.warning("%s is not going to be written: %s", path, error)
 
     async def write() -> None:
@@ -311,7 +303,7 @@ def _calls_of(
         try:
             await offload(save_memory, fd, path)
             logger.warning("the last calls of the driver are in %s", path)
-        except (AsyncnnError, OSError) as error:
+        except (hal.AsyncnnError, OSError) as error:
             logger.warning("%s is not written: %s", path, error)
 
     try:
@@ -338,7 +330,7 @@ class _Adoption(IPreparedModelCallback):
         self._callback = callback
 
     def notify_1_3(
-        self, status: ErrorStatus, prepared_model: IPreparedModel | None
+        self, status: hal.ErrorStatus, prepared_model: hal.IPreparedModel | None
     ) -> None:
         callback = self._callback
         callback.unlink_to_death()

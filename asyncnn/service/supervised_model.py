@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+from asyncnn import hal
 from asyncnn.callbacks import (
     IExecutionCallback,
     IPreparedModelCallback,
@@ -11,14 +12,7 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
 )
 from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source, launcher_of
-from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
-from asyncnn.hal.interfaces import (
-    IBurstContext,
-    IDescribed,
-    IPreparedModel,
-    ISavable,
-    error_of,
-)
+from asyncnn.hal.interfaces import IDescribed, error_of
 from asyncnn.hal.refusals import (
     BurstArguments,
     CacheArguments,
@@ -27,15 +21,7 @@ from asyncnn.hal.refusals import (
     refuse_execution,
 )
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    ExecutionOptions,
-    Handle,
-    MeasureTiming,
-    Model,
-    Request,
-)
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.memory.descriptors import duplicated, handles_of
 from asyncnn.service.client.asking import SentCache
@@ -70,11 +56,11 @@ class ModelOrder:
         remote: RemoteDevice,
         deadline: int | None,
         callback: IPreparedModelCallback,
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         """Launch the preparation, or the loading; see `IDevice`."""
         return self._asked._replace(deadline=deadline).by(remote, callback)
 
-    def model_of(self, prepared: IPreparedModel) -> Model:
+    def model_of(self, prepared: hal.IPreparedModel) -> hal.Model:
         """Return the model, or the signature of what was loaded."""
         if isinstance(self._asked, PrepareArguments):
             return self._asked.model
@@ -92,16 +78,16 @@ class SupervisedModel(BasePreparedModel):
         self,
         order: ModelOrder,
         remote: RemoteDevice,
-        prepared: IPreparedModel,
+        prepared: hal.IPreparedModel,
         wait_s: float,
         life: Life,
     ) -> None:
         self._order = order
         self._rules = RequestRules(order.model_of(prepared))
         self._remote = remote
-        self._prepared: IPreparedModel | None = prepared
+        self._prepared: hal.IPreparedModel | None = prepared
         self._waiting = Waiting(wait_s)
-        self._refusal: AsyncnnError | None = None
+        self._refusal: hal.AsyncnnError | None = None
         self._life = life
 
     @property
@@ -115,7 +101,7 @@ class SupervisedModel(BasePreparedModel):
         self._prepared = self._refusal = None
         try:
             self._prepared = await self._prepare_retrying(remote)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             if not remote.is_lost:
                 self._remote, self._refusal = remote, error
                 self._waiting.fail(error)
@@ -123,16 +109,16 @@ class SupervisedModel(BasePreparedModel):
         self._remote = remote
         self._waiting.release()
 
-    def end(self, error: AsyncnnError) -> None:
+    def end(self, error: hal.AsyncnnError) -> None:
         """Let those executions fail that wait: there is no hope for others."""
         self._prepared = None
         self._waiting.fail(error)
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return what was lost, maybe before there was another driver; see `Life`."""
         return self._life.cause_of_death(self._remote)
 
-    async def _prepare_retrying(self, remote: RemoteDevice) -> IPreparedModel:
+    async def _prepare_retrying(self, remote: RemoteDevice) -> hal.IPreparedModel:
         """Prepare the model, several times if the driver is short of something."""
         attempt = 0
         while True:
@@ -141,14 +127,14 @@ class SupervisedModel(BasePreparedModel):
             self._order.give(remote, None, callback)
             try:
                 return await callback
-            except AsyncnnError as error:
-                is_short = error.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+            except hal.AsyncnnError as error:
+                is_short = error.status is hal.ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
                 if not is_short or attempt == _ATTEMPTS:
                     raise
             await asyncio.sleep(attempt * _PAUSE_S)
 
     @property
-    def usable(self) -> IPreparedModel | None:
+    def usable(self) -> hal.IPreparedModel | None:
         """The driver's model; None while there is none."""
         return None if self._remote.is_lost else self._prepared
 
@@ -162,12 +148,12 @@ class SupervisedModel(BasePreparedModel):
 
     def execute_1_3(
         self,
-        request: Request,
-        measure: MeasureTiming,
+        request: hal.Request,
+        measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
         callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         """Launch an execution, or hold it; see `IPreparedModel.execute_1_3`."""
         prepared = self.usable
         if prepared is not None:
@@ -175,10 +161,10 @@ class SupervisedModel(BasePreparedModel):
                 request, measure, deadline, loop_timeout_duration, callback
             )
         if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+            return hal.ErrorStatus.INVALID_ARGUMENT
         try:
             self._check(request, measure)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return refuse_execution(callback, error)
         notify = OneShot(callback.notify_1_3)
         return self._waiting.hold(
@@ -192,10 +178,10 @@ class SupervisedModel(BasePreparedModel):
                 loop_timeout_duration,
                 callback,
             ),
-            lambda status: notify(status, (), NO_TIMING),
+            lambda status: notify(status, (), hal.NO_TIMING),
         )
 
-    def _check(self, request: Request, measure: MeasureTiming) -> None:
+    def _check(self, request: hal.Request, measure: hal.MeasureTiming) -> None:
         self._check_hope()
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=True)
@@ -206,10 +192,13 @@ class SupervisedModel(BasePreparedModel):
         # A new one each time: one raised again keeps the frames of all calls.
         # What one driver refused, the next one may take.
         if self._refusal is not None and not self._remote.is_lost:
-            raise error_for(self._refusal.status, str(self._refusal))
+            raise hal.error_for(self._refusal.status, str(self._refusal))
 
     def launch_fenced(
-        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+        self,
+        request: hal.Request,
+        wait_for: Sequence[Source],
+        options: ExecutionOptions,
     ) -> FencedRun:
         """Ask the driver; fail while there is none.
 
@@ -217,30 +206,30 @@ class SupervisedModel(BasePreparedModel):
         """
         prepared = self.usable
         if prepared is None:
-            unavailable = ErrorStatus.DEVICE_UNAVAILABLE
+            unavailable = hal.ErrorStatus.DEVICE_UNAVAILABLE
             raise error_of(self, unavailable, "there is no driver at the moment")
         return launcher_of(prepared)(request, wait_for, options)
 
     async def save_to_cache(
-        self, model_cache: Handle, data_cache: Handle, token: bytes
-    ) -> ErrorStatus:
+        self, model_cache: hal.Handle, data_cache: hal.Handle, token: bytes
+    ) -> hal.ErrorStatus:
         """Ask the driver; fail while there is none."""
         prepared: object = self.usable
-        if not isinstance(prepared, ISavable):
-            return ErrorStatus.DEVICE_UNAVAILABLE
+        if not isinstance(prepared, hal.ISavable):
+            return hal.ErrorStatus.DEVICE_UNAVAILABLE
         return await prepared.save_to_cache(model_cache, data_cache, token)
 
     async def _configure(
         self, asked: BurstArguments
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+    ) -> tuple[hal.ErrorStatus, hal.IBurstContext | None]:
         """Ask the driver, once there is one. A burst dies with its driver."""
         try:
             prepared = await self.awaited()
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return error.status, None
         return await prepared.configure_execution_burst(*asked)
 
-    async def awaited(self) -> IPreparedModel:
+    async def awaited(self) -> hal.IPreparedModel:
         """Return the driver's model, once there is one.
 
         :raises AsyncnnError: if there is not going to be one.
@@ -253,7 +242,7 @@ class SupervisedModel(BasePreparedModel):
         self._waiting.hold(
             callback,
             None,
-            lambda: callback.notify_1_3(ErrorStatus.NONE, self._prepared),
+            lambda: callback.notify_1_3(hal.ErrorStatus.NONE, self._prepared),
             lambda status: callback.notify_1_3(status, None),
         )
         return await callback

@@ -17,24 +17,15 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.hal.routes import Route
 from asyncnn.hal.slices import SlicedModel, sliced
-from asyncnn.hal.types import (
-    BufferRole,
-    Capabilities,
-    DeviceType,
-    ErrorStatus,
-    Extension,
-    Model,
-    OutputShapes,
-    RequestArgument,
-    Timing,
-)
+from asyncnn.hal.types import OutputShapes
 
 PROTOCOL_VERSION = 8
 
-ModelT = TypeVar("ModelT", Model, SlicedModel)
+ModelT = TypeVar("ModelT", hal.Model, SlicedModel)
 
 MAX_BOUND_BYTES = 16 * 1024
 """A `BindRequest` is no longer: bounds what a client can have the driver keep."""
@@ -69,9 +60,9 @@ class Welcome(_Message, frozen=True):
     version: int
     device_name: str
     driver_version: str
-    device_type: DeviceType
-    capabilities: Capabilities
-    extensions: tuple[Extension, ...]
+    device_type: hal.DeviceType
+    capabilities: hal.Capabilities
+    extensions: tuple[hal.Extension, ...]
     model_cache_files: int
     data_cache_files: int
     max_bound_requests: int
@@ -80,7 +71,7 @@ class Welcome(_Message, frozen=True):
     seals_caches: bool = False
     hal_hints: dict[str, str] = {}
     has_measured_capabilities: bool = False
-    kernel_capabilities: Capabilities | None = None
+    kernel_capabilities: hal.Capabilities | None = None
 
 
 class Refused(_Message, frozen=True):
@@ -203,7 +194,7 @@ class Prepared(_Message, frozen=True):
     prepared: int
     status: int
     reason: str
-    signature: Model | None = None
+    signature: hal.Model | None = None
     route: Route | None = None
 
 
@@ -233,8 +224,8 @@ class Execute(_Message, frozen=True):
 
     execution: int
     prepared: int
-    inputs: tuple[RequestArgument, ...]
-    outputs: tuple[RequestArgument, ...]
+    inputs: tuple[hal.RequestArgument, ...]
+    outputs: tuple[hal.RequestArgument, ...]
     pools: tuple[int, ...]
     measure: int
     deadline: int | None
@@ -249,8 +240,8 @@ class BindRequest(_Message, frozen=True):
 
     bound: int
     prepared: int
-    inputs: tuple[RequestArgument, ...]
-    outputs: tuple[RequestArgument, ...]
+    inputs: tuple[hal.RequestArgument, ...]
+    outputs: tuple[hal.RequestArgument, ...]
     pools: tuple[int, ...]
 
 
@@ -290,8 +281,8 @@ class FencedEnd(msgspec.Struct, frozen=True, array_like=True):
     status: int
     reason: str
     at_ns: int
-    launched: Timing | None
-    fenced: Timing | None
+    launched: hal.Timing | None
+    fenced: hal.Timing | None
 
 
 class FencedDone(_Message, frozen=True):
@@ -312,7 +303,7 @@ class Executed(_Message, frozen=True):
     execution: int
     status: int
     output_shapes: OutputShapes
-    timing: Timing
+    timing: hal.Timing
     reason: str
 
 
@@ -342,8 +333,8 @@ class Allocate(_Message, frozen=True):
     buffer: int
     dimensions: tuple[int, ...]
     models: tuple[int, ...]
-    input_roles: tuple[BufferRole, ...]
-    output_roles: tuple[BufferRole, ...]
+    input_roles: tuple[hal.BufferRole, ...]
+    output_roles: tuple[hal.BufferRole, ...]
 
 
 class Allocated(_Message, frozen=True):
@@ -452,7 +443,7 @@ _OfWork: TypeAlias = _OfExecutions | _OfFences | _OfBursts
 WithoutModel: TypeAlias = (
     Hello | GetStatistics | _OfPools | _OfModels | _OfBuffers | _OfWork
 )
-WithModel: TypeAlias = GetSupportedOperations[Model] | PrepareModel[Model]
+WithModel: TypeAlias = GetSupportedOperations[hal.Model] | PrepareModel[hal.Model]
 WithSlices: TypeAlias = GetSupportedOperations[SlicedModel] | PrepareModel[SlicedModel]
 ToDriver: TypeAlias = WithoutModel | WithModel
 _AboutModels: TypeAlias = SupportedOperations | Prepared | ModelSaved
@@ -473,14 +464,14 @@ LENGTH_BYTES = 4
 MESSAGES_WITH_MODELS = (GetSupportedOperations, PrepareModel)
 
 
-class _Statuses(dict[int, ErrorStatus]):
+class _Statuses(dict[int, hal.ErrorStatus]):
     """Statuses by number."""
 
-    def __missing__(self, number: int) -> ErrorStatus:
-        return ErrorStatus.GENERAL_FAILURE
+    def __missing__(self, number: int) -> hal.ErrorStatus:
+        return hal.ErrorStatus.GENERAL_FAILURE
 
 
-status_of = _Statuses({int(status): status for status in ErrorStatus}).__getitem__
+status_of = _Statuses({int(status): status for status in hal.ErrorStatus}).__getitem__
 """Returns the status that a driver, maybe a newer one, means."""
 
 

@@ -19,18 +19,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from asyncnn import hal
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.own_devices import ON_PROVIDERS, OWN_DEVICES, imported, own_device
 from asyncnn.extensions.extension import entry_points_in
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    WrongTypeError,
-    failure_of,
-    shortage_of,
-)
-from asyncnn.hal.interfaces import IDevice
+from asyncnn.hal.errors import WrongTypeError, shortage_of
 from asyncnn.runtime.cluster_settings import CLUSTER
 from asyncnn.runtime.framework import FRAMEWORK
 
@@ -39,7 +32,7 @@ logger = logging.getLogger(__name__)
 ENTRY_POINTS = "asyncnn.devices"
 """Group of the entry points by which distributions bring devices."""
 
-Opened: TypeAlias = AbstractAsyncContextManager[IDevice]
+Opened: TypeAlias = AbstractAsyncContextManager[hal.IDevice]
 Opener: TypeAlias = Callable[[DeviceSettings], Opened]
 
 SAMPLE = "sample-"
@@ -97,7 +90,7 @@ class Registered(msgspec.Struct, frozen=True):
         opener = self.opener()
         try:
             opened = opener(settings, **self.options, **options)
-        except InvalidArgumentError:
+        except hal.InvalidArgumentError:
             raise
         except Exception as error:
             raise self._broken(error) from error
@@ -105,16 +98,18 @@ class Registered(msgspec.Struct, frozen=True):
             raise self._broken(TypeError("it is no asynchronous context manager"))
         return opened if self.origin == _HERE else _newest(opened, settings)
 
-    def _broken(self, error: Exception) -> AsyncnnError:
+    def _broken(self, error: Exception) -> hal.AsyncnnError:
         what = f"device {self.name!r} of {self.origin} cannot be used"
         if shortage_of(error) is not None:
-            return failure_of(error, what)
+            return hal.failure_of(error, what)
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return GeneralFailureError(f"{what}: {reason}")
+        return hal.GeneralFailureError(f"{what}: {reason}")
 
 
 @asynccontextmanager
-async def _newest(opened: Opened, settings: DeviceSettings) -> AsyncIterator[IDevice]:
+async def _newest(
+    opened: Opened, settings: DeviceSettings
+) -> AsyncIterator[hal.IDevice]:
     """Open a package's device, which may be a driver of an older version."""
     # Imported for them alone: applications seldom have any.
     from asyncnn.runtime.framework.older_drivers import newest
@@ -191,11 +186,11 @@ def _on_provider(name: str) -> dict[str, Registered]:
     return {} if own is None else {name: Registered(name, own[0], _HERE, own[1])}
 
 
-def _unknown(name: str, known: Iterable[str]) -> InvalidArgumentError:
+def _unknown(name: str, known: Iterable[str]) -> hal.InvalidArgumentError:
     hint = f"known: {', '.join(known)}"
     if "/" in name:
         hint = "a driver at a path is reached by asyncnn.connect(path)"
-    return InvalidArgumentError(f"there is no device {name!r}", hint=hint)
+    return hal.InvalidArgumentError(f"there is no device {name!r}", hint=hint)
 
 
 def _reason_against(name: str, found: Mapping[str, Registered]) -> str:

@@ -16,6 +16,7 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.callbacks import (
     Completion,
     ExecutionFuture,
@@ -26,22 +27,13 @@ from asyncnn.callbacks import (
 )
 from asyncnn.execution import Execution, binding_of, reusable
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
-from asyncnn.hal.errors import DeviceUnavailableError, closed_error
-from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, cause_of_death
+from asyncnn.hal.errors import closed_error
+from asyncnn.hal.interfaces import cause_of_death
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import BurstArguments
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    ExecutionOptions,
-    Handle,
-    MeasureTiming,
-    Memory,
-    Model,
-    Request,
-)
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.hal.validate import RequestRules, plain_request, signature_of
 from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.fenced_chain import ChainingModel, FencedChain
@@ -53,7 +45,7 @@ from asyncnn.runtime.framework.waiting_run import IStarted, WaitingRun
 
 logger = logging.getLogger(__name__)
 
-_NONE = ErrorStatus.NONE
+_NONE = hal.ErrorStatus.NONE
 
 
 class FrameworkPreparedModel(ChainingModel):
@@ -63,7 +55,7 @@ class FrameworkPreparedModel(ChainingModel):
         super().__init__(prepared, fallback, host)
         model = prepared.arguments.model
         self.usual_route = Route(tuple(step.usual for step in self.steps))
-        self.signature: Model = signature_of(model)
+        self.signature: hal.Model = signature_of(model)
         self.buffers = host.buffers.of(self.signature)
         self.waiting_runs = host.active
         self._rules = RequestRules(model)
@@ -82,15 +74,15 @@ class FrameworkPreparedModel(ChainingModel):
 
     def execute_1_3(
         self,
-        request: Request,
-        measure: MeasureTiming,
+        request: hal.Request,
+        measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
         callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+            return hal.ErrorStatus.INVALID_ARGUMENT
         direct = self.direct
         if (
             direct is not None
@@ -108,11 +100,11 @@ class FrameworkPreparedModel(ChainingModel):
             except Exception as error:
                 result = result_of(error)
                 watch.reason = result.reason
-                watch.notify_1_3(result.status, (), NO_TIMING)
-                return ErrorStatus.NONE
+                watch.notify_1_3(result.status, (), hal.NO_TIMING)
+                return hal.ErrorStatus.NONE
             if watch.is_waiting:
                 watch.wait()
-            return ErrorStatus.NONE if watch.falls_back else status
+            return hal.ErrorStatus.NONE if watch.falls_back else status
         return super().execute_1_3(
             request, measure, deadline, loop_timeout_duration, callback
         )
@@ -136,7 +128,7 @@ class FrameworkPreparedModel(ChainingModel):
                 return self._watched(_Bound(end, tensors, self._plain), options)
         return None
 
-    def create_reusable_execution(self, request: Request) -> Request:
+    def create_reusable_execution(self, request: hal.Request) -> hal.Request:
         """Check a request; have the only device bind it, if there is only one."""
         if self.direct is not None and not self.has_buffers:
             return reusable(self.direct, request)
@@ -144,7 +136,7 @@ class FrameworkPreparedModel(ChainingModel):
         return Execution(request.inputs, request.outputs, request.pools, self)
 
     def launch(
-        self, request: Request, options: ExecutionOptions
+        self, request: hal.Request, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         """Launch an execution, and return its end; see `IBinding.launch`."""
         return launched(self, request, options)
@@ -173,7 +165,7 @@ class FrameworkPreparedModel(ChainingModel):
         begin(self, callback, bound.request(), options, result)
         return await callback
 
-    def checked(self, request: Request, *, is_fenced: bool) -> BuffersInUse | None:
+    def checked(self, request: hal.Request, *, is_fenced: bool) -> BuffersInUse | None:
         """Check a request; see `StartingModel.checked`."""
         if self.host.is_closed:
             raise closed_error()
@@ -184,7 +176,7 @@ class FrameworkPreparedModel(ChainingModel):
 
     def start(
         self,
-        request: Request,
+        request: hal.Request,
         options: ExecutionOptions,
         use: BuffersInUse | None,
         notify: Callable[[ExecutionResult], None],
@@ -207,14 +199,17 @@ class FrameworkPreparedModel(ChainingModel):
         shapes = self.declared if result.status is _NONE else ()
         notify(replace(result, output_shapes=shapes))
 
-    def _has_room(self, request: Request) -> bool:
+    def _has_room(self, request: hal.Request) -> bool:
         return all(
             argument.has_no_value or argument.location.length >= size
             for argument, size in zip(request.outputs, self._output_bytes, strict=True)
         )
 
     def launch_fenced(
-        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+        self,
+        request: hal.Request,
+        wait_for: Sequence[Source],
+        options: ExecutionOptions,
     ) -> FencedRun:
         """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
 
@@ -241,11 +236,11 @@ class FrameworkPreparedModel(ChainingModel):
 
     async def _configure(
         self, asked: BurstArguments
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+    ) -> tuple[hal.ErrorStatus, hal.IBurstContext | None]:
         return self.host.bursts.configure(self, *asked)
 
     @property
-    def queued(self) -> IPreparedModel | None:
+    def queued(self) -> hal.IPreparedModel | None:
         """The driver's model that has all of it; see `IRecovering`."""
         is_elsewhere = self.direct is not None and self.steps[0].member.is_remote
         return self.direct if is_elsewhere else None
@@ -256,14 +251,14 @@ class FrameworkPreparedModel(ChainingModel):
         return self.direct is None or not self.health.has_failed
 
     def recover(
-        self, request: Request, options: ExecutionOptions, failure: ExecutionResult
+        self, request: hal.Request, options: ExecutionOptions, failure: ExecutionResult
     ) -> Awaitable[ExecutionResult]:
         """Go on where an execution has failed in a burst; see `IRecovering`."""
         callback = ExecutionFuture()
         begin(self, callback, request, options, failure)
         return callback
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return why what was launched has failed; see `IMortal`.
 
         The CPU may compute other executions, in place of a device that has died.
@@ -278,12 +273,12 @@ class _Bound(msgspec.Struct, frozen=True, eq=False):
 
     end: Awaitable[ExecutionResult]
     _tensors: Sequence[object]
-    _plain: Request
+    _plain: hal.Request
 
-    def request(self) -> Request:
+    def request(self) -> hal.Request:
         arrays = cast("Sequence[Array]", self._tensors)
-        pools = [Memory("ashmem", a.nbytes, Handle(), a.data) for a in arrays]
-        return Request(self._plain.inputs, self._plain.outputs, tuple(pools))
+        pools = [hal.Memory("ashmem", a.nbytes, hal.Handle(), a.data) for a in arrays]
+        return hal.Request(self._plain.inputs, self._plain.outputs, tuple(pools))
 
     def close(self) -> None:
         if isinstance(self.end, Completion):

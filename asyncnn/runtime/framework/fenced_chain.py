@@ -12,26 +12,18 @@ Source: HAL 1.3/IPreparedModel.hal (executeFenced).
 import time
 from collections.abc import Sequence
 
+from asyncnn import hal
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
-from asyncnn.hal.errors import MISSED, failure_of
-from asyncnn.hal.interfaces import ISyncFence
-from asyncnn.hal.types import (
-    NO_TIMING,
-    UINT64_MAX,
-    ErrorStatus,
-    ExecutionOptions,
-    MeasureTiming,
-    Request,
-    Timing,
-)
+from asyncnn.hal.errors import MISSED
+from asyncnn.hal.types import UINT64_MAX, ExecutionOptions
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import Space
 from asyncnn.runtime.framework.stepping import SteppedRun
 from asyncnn.runtime.framework.steps import Partitioned
 from asyncnn.runtime.framework.waiting_run import StartingModel, WaitingRun
 
-_NONE = ErrorStatus.NONE
+_NONE = hal.ErrorStatus.NONE
 
 
 class ChainingModel(Partitioned, StartingModel):
@@ -46,12 +38,12 @@ class FencedChain(WaitingRun):
     def __init__(
         self,
         model: ChainingModel,
-        request: Request,
+        request: hal.Request,
         options: ExecutionOptions,
         use: BuffersInUse | None = None,
     ) -> None:
         super().__init__(model, request, options, use)
-        self._awaited: list[ISyncFence] = []
+        self._awaited: list[hal.ISyncFence] = []
         self._runs: list[FencedRun] = []
         self._index = 0
         self._failure: ExecutionResult | None = None
@@ -65,7 +57,7 @@ class FencedChain(WaitingRun):
             try:
                 self._chain(awaited)
             except Exception as error:
-                self._fail(failure_of(error))
+                self._fail(hal.failure_of(error))
             if self._runs or not self.is_pending:
                 return
         super().launch(awaited)
@@ -151,7 +143,7 @@ class FencedChain(WaitingRun):
             if status is not _NONE:
                 # Not within the call that ends another execution.
                 more = run.reason, None, None, run.may_still_write
-                failure = ExecutionResult(status or _NONE, (), NO_TIMING, *more)
+                failure = ExecutionResult(status or _NONE, (), hal.NO_TIMING, *more)
                 self.loop.call_soon(self._go_on, index, failure)
                 return
         self._go_on(len(self._runs), None)
@@ -186,20 +178,22 @@ class FencedChain(WaitingRun):
 
     def _succeed(self) -> None:
         """End, as all partitions have, where they were launched."""
-        if self._options.measure != MeasureTiming.YES:
-            self._finish(ExecutionResult(_NONE, (), NO_TIMING))
+        if self._options.measure != hal.MeasureTiming.YES:
+            self._finish(ExecutionResult(_NONE, (), hal.NO_TIMING))
             return
         on_device_us = self._on_device_us(len(self._runs))
         least_us = 0 if on_device_us == UINT64_MAX else on_device_us
         launched_us = (time.monotonic_ns() - self._launched_ns) // 1000
         times = [run.get_execution_info()[2].time_in_driver for run in self._runs]
         launched, fenced = (
-            Timing(on_device_us, max(least_us, us))
+            hal.Timing(on_device_us, max(least_us, us))
             for us in (launched_us, min(sum(times), launched_us))
         )
         self._finish(ExecutionResult(_NONE, (), launched), fenced)
 
-    def _finish(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
+    def _finish(
+        self, result: ExecutionResult, fenced: hal.Timing = hal.NO_TIMING
+    ) -> None:
         for fence in self._awaited:
             fence.close()
         self._awaited.clear()

@@ -12,24 +12,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from asyncnn import hal
 from asyncnn.devices.buffer_use import BufferUse
 from asyncnn.devices.device_buffers import Buffers, ModelBuffers
-from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.interfaces import IBuffer
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.refusals import AllocateArguments
-from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
-    BufferToken,
-    DataLocation,
-    ErrorStatus,
-    Memory,
-    Model,
-    OutputShape,
-    Request,
-    RequestArgument,
-)
 from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.framework.fallback import Member
@@ -41,43 +28,46 @@ from asyncnn.runtime.framework.submodels import Kind, SubModels
 class BuffersInUse:
     """The buffers that one execution uses, as memory; see `IBufferUse`."""
 
-    def __init__(self, use: BufferUse, model: Model) -> None:
+    def __init__(self, use: BufferUse, model: hal.Model) -> None:
         self._use = use
         self._main = model.main
 
-    def begin(self, request: Request) -> Request:
+    def begin(self, request: hal.Request) -> hal.Request:
         """Return the request with memory in place of the buffers, which are claimed.
 
         :raises GeneralFailureError: if another execution or copy uses one, an input is
             uninitialised, or the shape of an output in one is not known.
         """
         claimed = self._use.claim()
-        pools: list[Memory | BufferToken] = list(claimed.pools)
+        pools: list[hal.Memory | hal.BufferToken] = list(claimed.pools)
         inputs = [
             self._placed(each, each.location.length, pools) for each in claimed.inputs
         ]
-        outputs: list[RequestArgument] = []
+        outputs: list[hal.RequestArgument] = []
         for position, argument in enumerate(claimed.outputs):
             length = argument.location.length
             at = argument.location.pool_index
-            if not (argument.has_no_value or isinstance(pools[at], Memory)):
+            if not (argument.has_no_value or isinstance(pools[at], hal.Memory)):
                 operand = self._main.operands[self._main.output_indexes[position]]
                 dimensions = argument.dimensions or operand.dimensions
                 length = size_of_data_bytes(operand.type, dimensions)
                 if not length:
-                    raise GeneralFailureError(
+                    raise hal.GeneralFailureError(
                         f"the shape of output {position}, which is in a buffer, is open"
                     )
             outputs.append(self._placed(argument, length, pools))
-        return Request(tuple(inputs), tuple(outputs), tuple(pools))
+        return hal.Request(tuple(inputs), tuple(outputs), tuple(pools))
 
-    def end(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
+    def end(self, status: hal.ErrorStatus, shapes: Sequence[hal.OutputShape]) -> None:
         """Give the buffers up: the execution has ended with ``status``."""
         self._use.settle(status, shapes)
 
     def _placed(
-        self, argument: RequestArgument, length: int, pools: list[Memory | BufferToken]
-    ) -> RequestArgument:
+        self,
+        argument: hal.RequestArgument,
+        length: int,
+        pools: list[hal.Memory | hal.BufferToken],
+    ) -> hal.RequestArgument:
         if argument.has_no_value:
             return argument
         at = argument.location
@@ -86,8 +76,8 @@ class BuffersInUse:
             pools[at.pool_index] = from_buffer(pool.storage.reserve(length))
         elif at.length == length:
             return argument
-        return RequestArgument(
-            location=DataLocation(at.pool_index, 0, length),
+        return hal.RequestArgument(
+            location=hal.DataLocation(at.pool_index, 0, length),
             dimensions=argument.dimensions,
         )
 
@@ -101,7 +91,7 @@ class BufferUser:
     buffers: ModelBuffers | None = None
     has_buffers = False
 
-    def in_use(self, request: Request) -> BuffersInUse | None:
+    def in_use(self, request: hal.Request) -> BuffersInUse | None:
         """Return what a validated request does with buffers, not begun, if it has any.
 
         :raises InvalidArgumentError: if one is unknown, or has no such role.
@@ -114,7 +104,7 @@ class BufferUser:
 
 def allocate_fixed(
     buffers: Buffers, asked: AllocateArguments, own: type[BufferUser]
-) -> tuple[IBuffer, int]:
+) -> tuple[hal.IBuffer, int]:
     """Allocate a buffer of a known shape for models that are all ``own``.
 
     :raises AsyncnnError: as `Buffers.allocate`, and if the shape is open.
@@ -125,7 +115,7 @@ def allocate_fixed(
     models = [None if each is None else each.buffers for each in users]
     buffer, token = buffers.allocate(desc, models, *roles)
     if not buffer.is_fixed:
-        raise GeneralFailureError("the shape of the buffer is open")
+        raise hal.GeneralFailureError("the shape of the buffer is open")
     for each in users:
         if each is not None:
             each.has_buffers = True
@@ -158,8 +148,8 @@ async def reserved(
         for position, source in enumerate(step.inputs):
             if source.kind is Kind.INTERMEDIATE:
                 read[source.position].append(_Use(number, position))
-    tokens: dict[int, BufferToken] = {}
-    buffers: list[IBuffer] = []
+    tokens: dict[int, hal.BufferToken] = {}
+    buffers: list[hal.IBuffer] = []
     for intermediate, maker in made.items():
         member = steps[maker.step].member
         readers = read[intermediate]
@@ -170,19 +160,19 @@ async def reserved(
         buffer, token = await _allocated(member, steps, maker, readers)
         if buffer is None:
             continue
-        tokens[intermediate] = BufferToken(token)
+        tokens[intermediate] = hal.BufferToken(token)
         buffers.append(buffer)
     return Reservation(tokens, tuple(buffers)) if tokens else None
 
 
 async def _allocated(
     member: Member, steps: Sequence[DeviceStep], maker: _Use, readers: Sequence[_Use]
-) -> tuple[IBuffer | None, int]:
+) -> tuple[hal.IBuffer | None, int]:
     numbers = [maker.step, *(use.step for use in readers)]
     models = [steps[number].prepared for number in numbers]
-    inputs = [BufferRole(k, use.argument, 1.0) for k, use in enumerate(readers, 1)]
-    outputs = [BufferRole(0, maker.argument, 1.0)]
-    asked = AllocateArguments(BufferDesc(()), models, inputs, outputs)
+    inputs = [hal.BufferRole(k, use.argument, 1.0) for k, use in enumerate(readers, 1)]
+    outputs = [hal.BufferRole(0, maker.argument, 1.0)]
+    asked = AllocateArguments(hal.BufferDesc(()), models, inputs, outputs)
     try:
         return await asked.by(member.hal)
     except Exception as error:  # a stranger's

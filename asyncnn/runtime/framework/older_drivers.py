@@ -15,44 +15,20 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
+from asyncnn import hal
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import preparation_error
 from asyncnn.deadlines import check_deadline, lateness
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_buffers import FREQUENCY, RELAXED, Buffers
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    PreparationFailedError,
-    closed_error,
-    error_for,
-    failure_of,
-)
-from asyncnn.hal.interfaces import (
-    IBuffer,
-    IDevice,
-    IPreparedModel,
-    IPreparedModelCallback,
-    OneShot,
-    cause_of_death,
-)
+from asyncnn.hal.errors import PreparationFailedError, closed_error
+from asyncnn.hal.interfaces import OneShot, cause_of_death
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.refusals import (
     AllocateArguments,
     BaseDevice,
     LoadArguments,
     PrepareArguments,
-)
-from asyncnn.hal.types import (
-    Capabilities,
-    DeviceStatus,
-    DeviceType,
-    ErrorStatus,
-    Extension,
-    HalVersion,
-    Model,
 )
 from asyncnn.hal.validate import validate_model
 from asyncnn.hal.versions import noncompliant_operations, v1_0, v1_2
@@ -71,24 +47,24 @@ from asyncnn.runtime.framework.submodels import build_submodels
 
 logger = logging.getLogger(__name__)
 
-_NONE = ErrorStatus.NONE
-_NEWEST = HalVersion.V1_3
+_NONE = hal.ErrorStatus.NONE
+_NEWEST = hal.HalVersion.V1_3
 
 _UNKNOWN_VERSION = "UNKNOWN"
 """Version of a driver of before HAL 1.2, which has no way to report it."""
 
 _SUFFIXES = {
-    HalVersion.V1_0: "",
-    HalVersion.V1_1: "_1_1",
-    HalVersion.V1_2: "_1_2",
-    HalVersion.V1_3: "_1_3",
+    hal.HalVersion.V1_0: "",
+    hal.HalVersion.V1_1: "_1_1",
+    hal.HalVersion.V1_2: "_1_2",
+    hal.HalVersion.V1_3: "_1_3",
 }
 """What the names of calls end with that a version brought anew."""
 
 T = TypeVar("T")
 
 
-def version_of(device: object) -> HalVersion:
+def version_of(device: object) -> hal.HalVersion:
     """Return the newest version up to HAL 1.3 whose calls ``device`` has.
 
     :raises InvalidArgumentError: if it has the calls of none.
@@ -96,13 +72,13 @@ def version_of(device: object) -> HalVersion:
     for version, suffix in reversed(_SUFFIXES.items()):
         if hasattr(device, f"prepare_model{suffix}"):
             return version
-    raise InvalidArgumentError(f"{type(device).__name__} is no device of any HAL")
+    raise hal.InvalidArgumentError(f"{type(device).__name__} is no device of any HAL")
 
 
 @asynccontextmanager
 async def newest(
     device: object, settings: DeviceSettings | None = None
-) -> AsyncIterator[IDevice]:
+) -> AsyncIterator[hal.IDevice]:
     """Give out a device of HAL 1.3 as it is, and an `OlderDriver` of an older one.
 
     :raises InvalidArgumentError: if it is no device.
@@ -131,10 +107,10 @@ class OlderDriver(BaseDevice):
     ) -> None:
         self.version = version_of(driver)
         if self.version >= _NEWEST:
-            raise InvalidArgumentError("the driver is not older than HAL 1.3")
+            raise hal.InvalidArgumentError("the driver is not older than HAL 1.3")
         limits = settings or DeviceSettings()
         later = ["Priority"]
-        if self.version < HalVersion.V1_1:
+        if self.version < hal.HalVersion.V1_1:
             later += ["ExecutionPreference", RELAXED]
         why = f"not used: {self.version.title} has none"
         self.hal_hints = {**FREQUENCY, **dict.fromkeys(later, why)}
@@ -167,38 +143,40 @@ class OlderDriver(BaseDevice):
         await self._host.aclose()
         await self._buffers.wait_ended()
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return why it takes no work any more; see `IMortal`."""
         if self._is_closed:
             return closed_error()
         return cause_of_death(self.driver)
 
-    def get_status(self) -> DeviceStatus:
+    def get_status(self) -> hal.DeviceStatus:
         """Return the driver's status; OFFLINE once this is closed."""
-        return DeviceStatus.OFFLINE if self._is_closed else self.driver.get_status()
+        return hal.DeviceStatus.OFFLINE if self._is_closed else self.driver.get_status()
 
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
+    def get_version_string(self) -> tuple[hal.ErrorStatus, str]:
         """Return the driver's version, if that has one."""
         return self._since_1_2("get_version_string", (_NONE, _UNKNOWN_VERSION))
 
-    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+    def get_type(self) -> tuple[hal.ErrorStatus, hal.DeviceType]:
         """Return the driver's type; OTHER if it cannot say."""
-        return self._since_1_2("get_type", (_NONE, DeviceType.OTHER))
+        return self._since_1_2("get_type", (_NONE, hal.DeviceType.OTHER))
 
-    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+    def get_supported_extensions(
+        self,
+    ) -> tuple[hal.ErrorStatus, tuple[hal.Extension, ...]]:
         """Return the driver's extensions; none before HAL 1.2."""
         return self._since_1_2("get_supported_extensions", (_NONE, ()))
 
-    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
+    def get_number_of_cache_files_needed(self) -> tuple[hal.ErrorStatus, int, int]:
         """Return how many files the driver needs; 0 and 0 before HAL 1.2."""
         return self._since_1_2("get_number_of_cache_files_needed", (_NONE, 0, 0))
 
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+    def get_capabilities_1_3(self) -> tuple[hal.ErrorStatus, hal.Capabilities]:
         """Return the driver's performance; nothing is known of what it has not."""
         status, capabilities = self._call("get_capabilities")()
         return self._converted(status), canonical_capabilities(capabilities)
 
-    async def _supported(self, model: Model) -> tuple[bool, ...]:
+    async def _supported(self, model: hal.Model) -> tuple[bool, ...]:
         """Return which operations the driver would run, of those that it can know.
 
         Where it cannot know some, it is asked for a model of the others.
@@ -214,23 +192,23 @@ class OlderDriver(BaseDevice):
         if status is not _NONE and len(known) < count:
             return none  # of a model that nobody has made, it says nothing
         if status is not _NONE or len(supports) != len(known):
-            failed = ErrorStatus.GENERAL_FAILURE if status is _NONE else status
-            raise error_for(failed, "the driver does not say what it supports")
+            failed = hal.ErrorStatus.GENERAL_FAILURE if status is _NONE else status
+            raise hal.error_for(failed, "the driver does not say what it supports")
         answers = dict(zip(known, supports, strict=True))
         return tuple(answers.get(index, False) for index in range(count))
 
     def _prepare(
-        self, asked: PrepareArguments, callback: IPreparedModelCallback
-    ) -> ErrorStatus:
+        self, asked: PrepareArguments, callback: hal.IPreparedModelCallback
+    ) -> hal.ErrorStatus:
         model, preference, _, deadline, cache = asked
         self._check_open()
         asked.validate()
         lacking = noncompliant_operations(model, self.version)
         if lacking or not fits_beside_operations(model, self.version):
-            raise GeneralFailureError(_lack(model, self.version, sorted(lacking)))
+            raise hal.GeneralFailureError(_lack(model, self.version, sorted(lacking)))
         old = convert_model(model, self.version)
-        more = () if self.version < HalVersion.V1_1 else (preference,)
-        caches = () if self.version < HalVersion.V1_2 else cache
+        more = () if self.version < hal.HalVersion.V1_1 else (preference,)
+        caches = () if self.version < hal.HalVersion.V1_2 else cache
         return self._launch(
             partial(self._call("prepare_model"), old, *more, *caches),
             model,
@@ -239,22 +217,22 @@ class OlderDriver(BaseDevice):
         )
 
     def _load(
-        self, asked: LoadArguments, callback: IPreparedModelCallback
-    ) -> ErrorStatus:
+        self, asked: LoadArguments, callback: hal.IPreparedModelCallback
+    ) -> hal.ErrorStatus:
         self._check_open()
-        if self.version < HalVersion.V1_2:
-            raise GeneralFailureError(f"{self.version.title} does not cache models")
+        if self.version < hal.HalVersion.V1_2:
+            raise hal.GeneralFailureError(f"{self.version.title} does not cache models")
         driver = cast("v1_2.IDevice", self.driver)
         load = partial(driver.prepare_model_from_cache, *asked.cache)
         return self._launch(load, None, asked.deadline, callback)
 
     def _launch(
         self,
-        launch: Callable[[Any], ErrorStatus],
-        model: Model | None,
+        launch: Callable[[Any], hal.ErrorStatus],
+        model: hal.Model | None,
         deadline: int | None,
-        callback: IPreparedModelCallback,
-    ) -> ErrorStatus:
+        callback: hal.IPreparedModelCallback,
+    ) -> hal.ErrorStatus:
         """Have the driver prepare a model, of which nothing may be known."""
         check_deadline(deadline)
         ended = self._preparations.discard
@@ -264,13 +242,13 @@ class OlderDriver(BaseDevice):
         try:
             status = self._converted(launch(on_answer))
         except (Exception, asyncio.CancelledError) as error:
-            preparation.fail(failure_of(error))
-            return ErrorStatus.GENERAL_FAILURE
+            preparation.fail(hal.failure_of(error))
+            return hal.ErrorStatus.GENERAL_FAILURE
         if status is not _NONE:
             preparation.fail(preparation_error(status, on_answer.reason))
         return status
 
-    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+    async def _allocate(self, asked: AllocateArguments) -> tuple[hal.IBuffer, int]:
         return allocate_fixed(self._buffers, asked, OlderPreparedModel)
 
     def _call(self, name: str) -> Any:
@@ -278,12 +256,12 @@ class OlderDriver(BaseDevice):
 
     def _since_1_2(self, name: str, otherwise: T) -> T:
         """Return what a call of HAL 1.2 returns, or else what stands for that."""
-        if self.version < HalVersion.V1_2:
+        if self.version < hal.HalVersion.V1_2:
             return otherwise
         found: T = getattr(self.driver, name)()
         return found
 
-    def _converted(self, status: ErrorStatus) -> ErrorStatus:
+    def _converted(self, status: hal.ErrorStatus) -> hal.ErrorStatus:
         return convert_status(status, self.version)
 
     def _check_open(self) -> None:
@@ -293,7 +271,7 @@ class OlderDriver(BaseDevice):
 
 
 def _offered(
-    model: Model, version: HalVersion
+    model: hal.Model, version: hal.HalVersion
 ) -> tuple[AnyModel | None, Sequence[int]]:
     """Return what a driver is asked of a model, and the operations that this has.
 
@@ -313,14 +291,14 @@ def _offered(
     return convert_model(model, version), known
 
 
-def _lack(model: Model, version: HalVersion, lacking: Sequence[int]) -> str:
+def _lack(model: hal.Model, version: hal.HalVersion, lacking: Sequence[int]) -> str:
     if not lacking:
         return f"{version.title} does not have the pools of the model"
     what, main = f"{version.title} does not have operations {lacking}", model.main
     try:
         first = main.operations[lacking[0]]
         check_operation(first, main.operands, version, model.referenced)
-    except InvalidArgumentError as error:
+    except hal.InvalidArgumentError as error:
         return f"{what}: {error.message}"
     return what
 
@@ -331,9 +309,9 @@ class _OlderPreparation:
     def __init__(
         self,
         host: OlderHost,
-        model: Model | None,
+        model: hal.Model | None,
         deadline: int | None,
-        callback: IPreparedModelCallback,
+        callback: hal.IPreparedModelCallback,
         ended: "Callable[[_OlderPreparation], None]",
     ) -> None:
         self._host = host
@@ -361,18 +339,18 @@ class _OlderPreparation:
                 raise preparation_error(status, self.on_answer.reason)
             model = OlderPreparedModel(self._host, prepared, self._model)
         except Exception as error:  # it may be anything
-            self.fail(failure_of(error))
+            self.fail(hal.failure_of(error))
         else:
             self._end(_NONE, model)
 
-    def fail(self, error: AsyncnnError) -> None:
+    def fail(self, error: hal.AsyncnnError) -> None:
         """Report an error, unless the end was reported before."""
         if not self._notify.is_done:
             is_explained = not isinstance(error, PreparationFailedError)
             self._callback.reason = error.message if is_explained else ""
             self._end(error.status, None)
 
-    def _end(self, status: ErrorStatus, model: IPreparedModel | None) -> None:
+    def _end(self, status: hal.ErrorStatus, model: hal.IPreparedModel | None) -> None:
         self._ended(self)
         self._callback.unlink_to_death()
         if self._timer is not None:
@@ -381,5 +359,5 @@ class _OlderPreparation:
 
     def _expire(self, deadline: int, asked_ns: int) -> None:
         late = lateness(deadline, asked_ns)
-        self.fail(error_for(ErrorStatus.MISSED_DEADLINE_TRANSIENT, late))
+        self.fail(hal.error_for(hal.ErrorStatus.MISSED_DEADLINE_TRANSIENT, late))
         self.on_answer.die()

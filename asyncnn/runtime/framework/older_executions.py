@@ -9,40 +9,24 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from asyncnn import hal
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import ExecutionResult, result_of
 from asyncnn.deadlines import DEADLINE_GRACE_S, lateness, unanswered
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.fenced_run import too_many_fenced
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    GeneralFailureError,
-    closed_error,
-    error_for,
-    failure_of,
-)
-from asyncnn.hal.interfaces import CallbackObject, IBurstContext
-from asyncnn.hal.types import (
-    NO_TIMING,
-    UINT64_MAX,
-    ErrorStatus,
-    ExecutionOptions,
-    HalVersion,
-    MeasureTiming,
-    OutputShapes,
-    Timing,
-)
+from asyncnn.hal.errors import closed_error
+from asyncnn.hal.types import UINT64_MAX, ExecutionOptions, OutputShapes
 from asyncnn.hal.versions import v1_0, v1_2
 from asyncnn.hal.versions.convert import convert_status
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.steps import ActiveExecutions, IClosable
 
-_NONE = ErrorStatus.NONE
-_FAILED = ErrorStatus.GENERAL_FAILURE
+_NONE = hal.ErrorStatus.NONE
+_FAILED = hal.ErrorStatus.GENERAL_FAILURE
 
 
-class OnAnswer(CallbackObject):
+class OnAnswer(hal.CallbackObject):
     """The callback of a driver, of either kind; ``take`` gets what it is given."""
 
     __slots__ = ("_take",)
@@ -70,9 +54,9 @@ class OnAnswer1_2(OnAnswer, v1_2.IPreparedModelCallback, v1_2.IExecutionCallback
     __slots__ = ()
 
 
-def on_answer_in(version: HalVersion, take: Callable[..., None]) -> OnAnswer:
+def on_answer_in(version: hal.HalVersion, take: Callable[..., None]) -> OnAnswer:
     """Return the callback of a driver of ``version``."""
-    return (OnAnswer1_0 if version < HalVersion.V1_2 else OnAnswer1_2)(take)
+    return (OnAnswer1_0 if version < hal.HalVersion.V1_2 else OnAnswer1_2)(take)
 
 
 class OlderHost(ActiveExecutions):
@@ -82,15 +66,15 @@ class OlderHost(ActiveExecutions):
 
     def __init__(
         self,
-        version: HalVersion,
+        version: hal.HalVersion,
         buffers: Buffers,
         bursts: OpenBursts,
         max_waiting: int,
-        cause_of_death: Callable[[], DeviceUnavailableError | None],
+        cause_of_death: Callable[[], hal.DeviceUnavailableError | None],
     ) -> None:
         super().__init__(buffers, bursts)
         self.version = version
-        self.tells_shapes = version >= HalVersion.V1_2
+        self.tells_shapes = version >= hal.HalVersion.V1_2
         self.fenced: set[IClosable] = set()
         self.served: set[ServedBurst] = set()
         self._max_waiting = max_waiting
@@ -128,10 +112,10 @@ class OlderHost(ActiveExecutions):
 class ServedBurst:
     """An `IBurstContext` of the driver's own, which ends with the device."""
 
-    def __init__(self, host: OlderHost, context: IBurstContext) -> None:
+    def __init__(self, host: OlderHost, context: hal.IBurstContext) -> None:
         self._host = host
         self._context = context
-        self._death = CallbackObject()
+        self._death = hal.CallbackObject()
         self.free_memory = context.free_memory
         self.cancel = context.cancel
         self.link_to_death = self._death.link_to_death
@@ -185,17 +169,17 @@ class OlderExecution:
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
         try:
             if host.tells_shapes:
-                measure = MeasureTiming(self._options.measure)
+                measure = hal.MeasureTiming(self._options.measure)
                 status = prepared.execute_1_2(request, measure, callback)
             else:
                 status = prepared.execute(request, callback)
         except (Exception, asyncio.CancelledError) as error:
             self._forget()
-            raise failure_of(error) from error
+            raise hal.failure_of(error) from error
         status = convert_status(status, host.version)
         if status is not _NONE:
             self._forget()
-            raise error_for(status, callback.reason)
+            raise hal.error_for(status, callback.reason)
         self._is_launched = True
         if self._early is not None:
             self._deliver(self._early)
@@ -218,7 +202,7 @@ class OlderExecution:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(DEADLINE_GRACE_S, self._give_up, late)
 
-    def _give_up(self, error: AsyncnnError) -> None:
+    def _give_up(self, error: hal.AsyncnnError) -> None:
         """Report an error; buffers are in use until the driver has answered."""
         self._leave()
         if not self._is_notified:
@@ -231,7 +215,9 @@ class OlderExecution:
         try:
             result = self._result(*answer)
         except Exception as error:  # it may be anything
-            self._callback.reason = f"the driver's answer is wrong: {failure_of(error)}"
+            self._callback.reason = (
+                f"the driver's answer is wrong: {hal.failure_of(error)}"
+            )
             result = self._result(_FAILED)
         self._forget()
         if self._is_launched:
@@ -259,7 +245,10 @@ class OlderExecution:
             self._notify(result)
 
     def _result(
-        self, status: ErrorStatus, shapes: OutputShapes = (), timing: Timing = NO_TIMING
+        self,
+        status: hal.ErrorStatus,
+        shapes: OutputShapes = (),
+        timing: hal.Timing = hal.NO_TIMING,
     ) -> ExecutionResult:
         status = convert_status(status, self._host.version)
         shapes = self._completed(status, shapes)
@@ -267,17 +256,17 @@ class OlderExecution:
         now = time.monotonic_ns()
         if status in (_NONE, _FAILED):
             if deadline is not None and (self._is_late or now >= deadline):
-                status, shapes = ErrorStatus.MISSED_DEADLINE_TRANSIENT, ()
+                status, shapes = hal.ErrorStatus.MISSED_DEADLINE_TRANSIENT, ()
                 reason = lateness(deadline, self._asked_ns)
             elif status is _FAILED and self._is_stopped:
-                status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+                status = hal.ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
                 reason = "the execution was cancelled"
-        if status is not _NONE or self._options.measure != MeasureTiming.YES:
-            return ExecutionResult(status, shapes, NO_TIMING, reason)
+        if status is not _NONE or self._options.measure != hal.MeasureTiming.YES:
+            return ExecutionResult(status, shapes, hal.NO_TIMING, reason)
         in_driver_us = (now - self._asked_ns) // 1000
         on_device_us = timing.time_on_device
         if not 0 <= on_device_us <= UINT64_MAX:
-            raise GeneralFailureError(f"a timing of {on_device_us} us")
+            raise hal.GeneralFailureError(f"a timing of {on_device_us} us")
         if on_device_us != UINT64_MAX:
             in_driver_us = max(in_driver_us, on_device_us)
-        return ExecutionResult(status, shapes, Timing(on_device_us, in_driver_us))
+        return ExecutionResult(status, shapes, hal.Timing(on_device_us, in_driver_us))

@@ -11,24 +11,17 @@ from typing import ClassVar
 
 import msgspec
 
+from asyncnn import hal
 from asyncnn.callbacks import ExecutionResult, IExecutionCallback, OneShot
 from asyncnn.hal.errors import closed_error
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    ExecutionOptions,
-    MeasureTiming,
-    OutputShapes,
-    Request,
-    Timing,
-)
+from asyncnn.hal.types import ExecutionOptions, OutputShapes
 from asyncnn.hal.validate import execution_options
 from asyncnn.runtime.framework.stepping import SteppedRun
 from asyncnn.runtime.framework.steps import Partitioned
 
 logger = logging.getLogger(__name__)
 
-_NONE = ErrorStatus.NONE
+_NONE = hal.ErrorStatus.NONE
 
 
 class Watch(IExecutionCallback):
@@ -51,8 +44,8 @@ class Watch(IExecutionCallback):
         self,
         model: Partitioned,
         callback: IExecutionCallback,
-        request: Request,
-        measure: MeasureTiming,
+        request: hal.Request,
+        measure: hal.MeasureTiming,
         loop_timeout: int | None,
     ) -> None:
         # All here, as a call of the base would be felt with tiny models.
@@ -75,7 +68,7 @@ class Watch(IExecutionCallback):
         self._callback.link_to_death(self.die)
 
     def notify_1_3(
-        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
+        self, status: hal.ErrorStatus, output_shapes: OutputShapes, timing: hal.Timing
     ) -> None:
         """Pass the outcome on, unless the CPU may do better."""
         self.is_waiting = False
@@ -97,7 +90,7 @@ class Watch(IExecutionCallback):
             return
         self.falls_back = True
         options = execution_options(self._measure, None, self._loop_timeout)
-        failure = ExecutionResult(status, (), NO_TIMING, self.reason)
+        failure = ExecutionResult(status, (), hal.NO_TIMING, self.reason)
         begin(model, callback, self._request, options, failure)
 
     def close(self) -> None:
@@ -146,7 +139,7 @@ class CallbackReport(msgspec.Struct, eq=False):
 def begin(
     model: Partitioned,
     callback: IExecutionCallback,
-    request: Request,
+    request: hal.Request,
     options: ExecutionOptions,
     failure: ExecutionResult,
 ) -> None:

@@ -18,21 +18,13 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 import msgspec
 
+from asyncnn import hal
 from asyncnn.engine.costs import ModelCosts, chosen_figure
-from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import (
     bodies_of,
     element_size_bytes,
     has_unknown_dimensions,
     is_scalar,
-)
-from asyncnn.hal.types import (
-    Capabilities,
-    Model,
-    Operand,
-    OperandLifeTime,
-    OperationType,
-    Subgraph,
 )
 
 _STEP_US, _REMOTE_STEP_US = 25.0, 120.0
@@ -46,16 +38,16 @@ MOST_ROUNDS = 24
 """Attempts to find something better by merging."""
 
 _WRITTEN = frozenset(
-    {OperandLifeTime.TEMPORARY_VARIABLE, OperandLifeTime.SUBGRAPH_OUTPUT}
+    {hal.OperandLifeTime.TEMPORARY_VARIABLE, hal.OperandLifeTime.SUBGRAPH_OUTPUT}
 )
 _FIXED = frozenset(
     {
-        OperandLifeTime.CONSTANT_COPY,
-        OperandLifeTime.CONSTANT_REFERENCE,
-        OperandLifeTime.NO_VALUE,
+        hal.OperandLifeTime.CONSTANT_COPY,
+        hal.OperandLifeTime.CONSTANT_REFERENCE,
+        hal.OperandLifeTime.NO_VALUE,
     }
 )
-_CONTROL_FLOW = frozenset({OperationType.IF, OperationType.WHILE})
+_CONTROL_FLOW = frozenset({hal.OperationType.IF, hal.OperationType.WHILE})
 
 
 class DeviceCandidate(msgspec.Struct, frozen=True):
@@ -67,7 +59,7 @@ class DeviceCandidate(msgspec.Struct, frozen=True):
 
     name: str
     supports: tuple[bool, ...]
-    capabilities: Capabilities
+    capabilities: hal.Capabilities
     is_cpu: bool = False
     is_remote: bool = False
     tells_shapes: bool = True
@@ -104,7 +96,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
 
 
 def divide(
-    model: Model,
+    model: hal.Model,
     candidates: Sequence[DeviceCandidate],
     preference: int,
     moving_weight: float = 1.0,
@@ -117,7 +109,7 @@ def divide(
     return _Divider(model, candidates, preference, moving_weight).divide()
 
 
-def dependencies_of(subgraph: Subgraph) -> list[set[int]]:
+def dependencies_of(subgraph: hal.Subgraph) -> list[set[int]]:
     """Return, for each operation, those that write what it reads."""
     writers: dict[int, int] = {}
     needed: list[set[int]] = []
@@ -183,7 +175,7 @@ class _Grown(msgspec.Struct, frozen=True):
 class _Divider:
     def __init__(
         self,
-        model: Model,
+        model: hal.Model,
         candidates: Sequence[DeviceCandidate],
         preference: int,
         moving_weight: float,
@@ -237,8 +229,8 @@ class _Divider:
             able = [k for k in able if self._candidates[k].is_cpu] or able
         if not able:
             kind = self._main.operations[position].type
-            name = OperationType(kind).name if kind in _KNOWN else hex(kind)
-            raise GeneralFailureError(
+            name = hal.OperationType(kind).name if kind in _KNOWN else hex(kind)
+            raise hal.GeneralFailureError(
                 f"no device supports operation {position}, {name}"
             )
         return tuple(able)
@@ -413,7 +405,7 @@ class _Divider:
                     reason = f"dividing costs more than {candidate.name} alone"
                     self._reasons = [reason] * self._count
         if best.cost >= _FORBIDDEN and len(best.partitions) > 1:
-            raise GeneralFailureError(
+            raise hal.GeneralFailureError(
                 "the model can be divided only where the size of what another device "
                 "needs is not known, nor reported"
             )
@@ -427,25 +419,25 @@ class _Divider:
 _FORBIDDEN = 1e60
 """The cost of what must not be."""
 
-_KNOWN = frozenset(OperationType)
-_WITHOUT_SIZE = frozenset({OperandLifeTime.SUBGRAPH, OperandLifeTime.NO_VALUE})
+_KNOWN = frozenset(hal.OperationType)
+_WITHOUT_SIZE = frozenset({hal.OperandLifeTime.SUBGRAPH, hal.OperandLifeTime.NO_VALUE})
 
 
-def _moving_us(operand: Operand) -> float:
+def _moving_us(operand: hal.Operand) -> float:
     """Return what it costs to leave an operand for another device."""
     elements = math.prod(axis or 1 for axis in operand.dimensions)
     size_bytes = elements * max(1, element_size_bytes(operand.type))
     return size_bytes / _MOVED_BYTES_PER_US
 
 
-def is_open(operand: Operand) -> bool:
+def is_open(operand: hal.Operand) -> bool:
     """Return whether the size of an operand's value is not known beforehand."""
     if is_scalar(operand.type) or operand.lifetime in _WITHOUT_SIZE:
         return False
     return has_unknown_dimensions(operand)
 
 
-def crossing_operands(main: Subgraph, parts: Sequence[Sequence[int]]) -> set[int]:
+def crossing_operands(main: hal.Subgraph, parts: Sequence[Sequence[int]]) -> set[int]:
     """Return the operands that one partition writes and another one reads."""
     of: dict[int, int] = {}
     for number, taken in enumerate(parts):

@@ -16,19 +16,11 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.devices.cache_format import CacheKey
-from asyncnn.hal.errors import (
-    MISSED,
-    AsyncnnError,
-    GeneralFailureError,
-    MissedDeadlineError,
-    MissedDeadlinePersistentError,
-    failure_of,
-)
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.errors import MISSED
 from asyncnn.hal.refusals import CacheArguments, LoadArguments, PrepareArguments
 from asyncnn.hal.routes import RouteStep
-from asyncnn.hal.types import Model
 from asyncnn.logs import COMPILATION
 from asyncnn.offload import offload, offload_steps
 from asyncnn.runtime.framework import Fallback
@@ -80,7 +72,7 @@ class Preparer(msgspec.Struct, frozen=True, eq=False):
         """
         try:
             plan = await self._planner.plan(arguments.model, arguments.preference)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             if self._fallback is Fallback.FORBID:
                 raise
             return await self._all_on_cpu(arguments, reason_of_error(error), {})
@@ -91,7 +83,7 @@ class Preparer(msgspec.Struct, frozen=True, eq=False):
         works = [partial(self._step, n, part, failed) for n, part in enumerate(parts)]
         try:
             steps = await _together(works, arguments.deadline)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             _check_time(arguments.deadline, error)
             whole = len(works) == 1 and members[0].is_cpu
             if self._fallback is Fallback.FORBID or whole:
@@ -135,11 +127,11 @@ class Preparer(msgspec.Struct, frozen=True, eq=False):
         ]
         try:
             steps = await _together(works, deadline)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             if error.status in MISSED:
                 raise
             # Of a device that is gone as well: the model is to be prepared anew.
-            raise GeneralFailureError(f"not loaded: {error}") from error
+            raise hal.GeneralFailureError(f"not loaded: {error}") from error
         return await self._done(arguments, plan, submodels, steps)
 
     async def _parts(
@@ -197,7 +189,7 @@ class Preparer(msgspec.Struct, frozen=True, eq=False):
             await offload_steps(
                 cache.saving(arguments.model, order, division, devices, self._key)
             )
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             logger.warning("a model is not cached: %s", error)
 
     async def _done(
@@ -231,7 +223,7 @@ class Preparer(msgspec.Struct, frozen=True, eq=False):
         member, arguments, usual, outputs, slot = part
         try:
             prepared = await prepared_on(member, arguments._replace(cache=slot))
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             if not member.is_cpu:
                 place = f"partition {number}, {usual}"
                 had_time = arguments.deadline is None
@@ -281,7 +273,7 @@ class _Failure(NamedTuple):
     """A device that failed to prepare a ``place``; had it all the time it needs?"""
 
     member: Member
-    error: AsyncnnError
+    error: hal.AsyncnnError
     had_time: bool
     place: str
 
@@ -303,11 +295,11 @@ async def _together(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(do(work)) for work in works]
     except ExceptionGroup as failures:
-        raise failure_of(failures.exceptions[0]) from None
+        raise hal.failure_of(failures.exceptions[0]) from None
     return [task.result() for task in tasks]
 
 
-async def _prepared_by(cpu: OnCpu) -> IPreparedModel:
+async def _prepared_by(cpu: OnCpu) -> hal.IPreparedModel:
     """Prepare a model on the CPU, which stops if nobody waits for it."""
     try:
         return await cpu.prepare()
@@ -316,16 +308,16 @@ async def _prepared_by(cpu: OnCpu) -> IPreparedModel:
         raise
 
 
-def _all_of(model: Model) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _all_of(model: hal.Model) -> tuple[tuple[int, ...], tuple[int, ...]]:
     main = model.main
     return tuple(range(len(main.operations))), tuple(range(len(main.output_indexes)))
 
 
-def _check_time(deadline: int | None, failed: AsyncnnError | None = None) -> None:
+def _check_time(deadline: int | None, failed: hal.AsyncnnError | None = None) -> None:
     """Check that there is time left for another attempt, maybe after one failed."""
     if deadline is None or time.monotonic_ns() < deadline:
         return
-    if isinstance(failed, MissedDeadlineError):  # it knows what was missed
-        raise MissedDeadlinePersistentError(failed.message) from failed
+    if isinstance(failed, hal.MissedDeadlineError):  # it knows what was missed
+        raise hal.MissedDeadlinePersistentError(failed.message) from failed
     cause = "" if failed is None else f": {failed.message}"
-    raise MissedDeadlinePersistentError(f"the deadline has passed{cause}")
+    raise hal.MissedDeadlinePersistentError(f"the deadline has passed{cause}")

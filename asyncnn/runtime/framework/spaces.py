@@ -13,23 +13,9 @@ from contextlib import suppress
 
 import msgspec
 
+from asyncnn import hal
 from asyncnn.execution import reusable
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    ResourceExhaustedPersistentError,
-)
-from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.operands import element_size_bytes, size_of_data_bytes
-from asyncnn.hal.types import (
-    BufferToken,
-    DataLocation,
-    Dimensions,
-    Memory,
-    OutputShape,
-    Request,
-    RequestArgument,
-)
 from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.runtime.framework.partition import is_open
 from asyncnn.runtime.framework.submodels import ArgumentSource, Kind, SubModels
@@ -38,10 +24,10 @@ from asyncnn.runtime.requests import FIRST_GUESS_BYTES
 MOST_IDLE = 2
 """Spaces of one model that are kept for its next executions."""
 
-_AnyPool = Memory | BufferToken
+_AnyPool = hal.Memory | hal.BufferToken
 
 
-class NeedsWholeError(GeneralFailureError):
+class NeedsWholeError(hal.GeneralFailureError):
     """A tensor between partitions cannot be handed on: the model must run as one."""
 
 
@@ -51,8 +37,8 @@ class Reservation(msgspec.Struct, frozen=True, eq=False):
     The buffers go with this.
     """
 
-    tokens: dict[int, BufferToken]
-    _buffers: tuple[IBuffer, ...]
+    tokens: dict[int, hal.BufferToken]
+    _buffers: tuple[hal.IBuffer, ...]
 
 
 _Place = tuple[Kind, int]
@@ -78,14 +64,14 @@ class Space:
         if plan.total_bytes:
             _check(plan.total_bytes, most)
             self._memory = allocate_in_slab(plan.total_bytes)
-        self._own: dict[_Place, Memory] = {}
-        self._shapes: dict[tuple[Kind, int], Dimensions] = {}
-        self._last: Callable[[], Request | None] = lambda: None
-        self._known: dict[int, Request] = {}
+        self._own: dict[_Place, hal.Memory] = {}
+        self._shapes: dict[tuple[Kind, int], hal.Dimensions] = {}
+        self._last: Callable[[], hal.Request | None] = lambda: None
+        self._known: dict[int, hal.Request] = {}
 
     def request_of(
-        self, index: int, request: Request, prepared: IPreparedModel
-    ) -> Request:
+        self, index: int, request: hal.Request, prepared: hal.IPreparedModel
+    ) -> hal.Request:
         """Return the request of partition ``index`` in an execution of ``request``.
 
         They are the same again where that comes again, as ``prepared``, which
@@ -103,12 +89,14 @@ class Space:
         if found is None:
             found = self._build(index, request)
             if self._plan.is_static:
-                with suppress(AsyncnnError):  # what is wrong shows when it is executed
+                with suppress(
+                    hal.AsyncnnError
+                ):  # what is wrong shows when it is executed
                     found = reusable(prepared, found)
                 self._known[index] = found
         return found
 
-    def learn(self, index: int, shapes: Sequence[OutputShape]) -> None:
+    def learn(self, index: int, shapes: Sequence[hal.OutputShape]) -> None:
         """Note the shapes of what partition ``index`` has written.
 
         :raises NeedsWholeError: if one cannot be handed on: it is empty.
@@ -119,7 +107,7 @@ class Space:
             if is_open(source.operand) and source.kind is not Kind.INPUT:
                 self._shapes[source.kind, source.position] = shape.dimensions
 
-    def grow(self, index: int, shapes: Sequence[OutputShape]) -> bool:
+    def grow(self, index: int, shapes: Sequence[hal.OutputShape]) -> bool:
         """Make room for what had too little; False if an output of the client's has.
 
         :raises AsyncnnError: if there is no memory.
@@ -164,19 +152,19 @@ class Space:
             self._own.clear()
         self._shapes.clear()
 
-    def _build(self, index: int, request: Request) -> Request:
+    def _build(self, index: int, request: hal.Request) -> hal.Request:
         step = self._plan.steps[index]
         pools = _RequestPools()
         inputs = tuple(self._input(each, request, pools) for each in step.inputs)
         outputs = tuple(self._output(each, request, pools) for each in step.outputs)
-        return Request(inputs, outputs, tuple(pools.pools))
+        return hal.Request(inputs, outputs, tuple(pools.pools))
 
     def _input(
-        self, source: ArgumentSource, request: Request, pools: "_RequestPools"
-    ) -> RequestArgument:
+        self, source: ArgumentSource, request: hal.Request, pools: "_RequestPools"
+    ) -> hal.RequestArgument:
         if source.kind is Kind.INPUT:
             return pools.moved(request.inputs[source.position], request)
-        dimensions: Dimensions = ()
+        dimensions: hal.Dimensions = ()
         full = source.operand.dimensions
         if is_open(source.operand):
             full = dimensions = self._shapes[source.kind, source.position]
@@ -192,12 +180,12 @@ class Space:
             given = request.outputs[source.position]
             memory = request.pools[given.location.pool_index]
             offset = given.location.offset
-        at = DataLocation(pools.number(memory), offset, size)
-        return RequestArgument(location=at, dimensions=dimensions)
+        at = hal.DataLocation(pools.number(memory), offset, size)
+        return hal.RequestArgument(location=at, dimensions=dimensions)
 
     def _output(
-        self, source: ArgumentSource, request: Request, pools: "_RequestPools"
-    ) -> RequestArgument:
+        self, source: ArgumentSource, request: hal.Request, pools: "_RequestPools"
+    ) -> hal.RequestArgument:
         if not self._is_ours(source, request):
             return pools.moved(request.outputs[source.position], request)
         if source.kind is Kind.INTERMEDIATE and source.position in self._tokens:
@@ -211,17 +199,17 @@ class Space:
             size = size_of_data_bytes(source.operand.type, source.operand.dimensions)
         else:
             memory, offset, size = self._room(source)
-        return RequestArgument(
-            location=DataLocation(pools.number(memory), offset, size)
+        return hal.RequestArgument(
+            location=hal.DataLocation(pools.number(memory), offset, size)
         )
 
     def _buffer(
         self, source: ArgumentSource, pools: "_RequestPools"
-    ) -> RequestArgument:
+    ) -> hal.RequestArgument:
         number = pools.number(self._tokens[source.position])
-        return RequestArgument(location=DataLocation(number, 0, 0))
+        return hal.RequestArgument(location=hal.DataLocation(number, 0, 0))
 
-    def _is_ours(self, source: ArgumentSource, request: Request) -> bool:
+    def _is_ours(self, source: ArgumentSource, request: hal.Request) -> bool:
         """Return whether a tensor lies here: an output that is read, but not wanted."""
         if source.kind is Kind.INTERMEDIATE:
             return True
@@ -230,14 +218,14 @@ class Space:
             and request.outputs[source.position].has_no_value
         )
 
-    def _place(self, source: ArgumentSource) -> tuple[Memory, int]:
+    def _place(self, source: ArgumentSource) -> tuple[hal.Memory, int]:
         own = self._own.get((source.kind, source.position))
         if own is not None:
             return own, 0
         assert self._memory is not None
         return self._memory, self._plan.intermediates[source.position].offset
 
-    def _room(self, source: ArgumentSource) -> tuple[Memory, int, int]:
+    def _room(self, source: ArgumentSource) -> tuple[hal.Memory, int, int]:
         place, operand = (source.kind, source.position), source.operand
         if is_open(operand):
             element = element_size_bytes(operand.type)
@@ -266,7 +254,7 @@ class Spaces:
         if reserved is not None:
             self._with_buffers = Space(plan, self._learned, max_bytes, reserved)
 
-    def are_shared(self, request: Request) -> bool:
+    def are_shared(self, request: hal.Request) -> bool:
         """Return whether other processes see all that partitions hand on in place."""
         for position in self._plan.outputs_read:
             argument = request.outputs[position]
@@ -274,7 +262,7 @@ class Spaces:
                 continue  # then it lies in a slab
             pool = request.pools[argument.location.pool_index]
             if not isinstance(pool, Part) and not (
-                isinstance(pool, Memory) and pool.handle.fds
+                isinstance(pool, hal.Memory) and pool.handle.fds
             ):
                 return False
         return True
@@ -324,22 +312,24 @@ class _RequestPools:
             self.pools.append(pool)
         return number
 
-    def moved(self, argument: RequestArgument, request: Request) -> RequestArgument:
+    def moved(
+        self, argument: hal.RequestArgument, request: hal.Request
+    ) -> hal.RequestArgument:
         if argument.has_no_value:
             return argument
         at = argument.location
         number = self.number(request.pools[at.pool_index])
         if number == at.pool_index:
             return argument
-        return RequestArgument(
-            location=DataLocation(number, at.offset, at.length),
+        return hal.RequestArgument(
+            location=hal.DataLocation(number, at.offset, at.length),
             dimensions=argument.dimensions,
         )
 
 
 def _check(size: int, most: int) -> None:
     if size > most:
-        raise ResourceExhaustedPersistentError(
+        raise hal.ResourceExhaustedPersistentError(
             f"{size} bytes between partitions: "
             f"FrameworkSettings.max_intermediate_bytes is {most}"
         )

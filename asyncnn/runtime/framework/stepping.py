@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.callbacks import (
     ExecutionResult,
     IExecutionCallback,
@@ -20,19 +21,9 @@ from asyncnn.callbacks import (
     unexplained,
 )
 from asyncnn.devices.own_devices import CPU
-from asyncnn.hal.errors import MISSED, failure_of
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.errors import MISSED
 from asyncnn.hal.routes import Route, RouteStep
-from asyncnn.hal.types import (
-    NO_TIMING,
-    UINT64_MAX,
-    ErrorStatus,
-    ExecutionOptions,
-    MeasureTiming,
-    OutputShapes,
-    Request,
-    Timing,
-)
+from asyncnn.hal.types import UINT64_MAX, ExecutionOptions, OutputShapes
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.fallback import FINAL, had_ample_time, reason_of
@@ -52,8 +43,8 @@ LEFT_OUT = "it is left out after failures"
 PARTITION_PREFIX = "partition on "
 """Start of the name of a partition's span; the device's name follows."""
 
-_NONE = ErrorStatus.NONE
-_INSUFFICIENT = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
+_NONE = hal.ErrorStatus.NONE
+_INSUFFICIENT = hal.ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
 
 
 class SteppedRun(IExecutionCallback):
@@ -71,7 +62,7 @@ class SteppedRun(IExecutionCallback):
     def __init__(
         self,
         model: Partitioned,
-        request: Request,
+        request: hal.Request,
         options: ExecutionOptions,
         ended: Callable[[ExecutionResult], None],
         use: BuffersInUse | None = None,
@@ -102,7 +93,7 @@ class SteppedRun(IExecutionCallback):
         self._is_calling = False
         self._is_outstanding = False
         self._is_clean = True
-        self._task: asyncio.Task[IPreparedModel] | None = None
+        self._task: asyncio.Task[hal.IPreparedModel] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self.is_pending = True
         model.host.active.add(self)
@@ -128,7 +119,7 @@ class SteppedRun(IExecutionCallback):
         self._advance()
 
     def notify_1_3(
-        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
+        self, status: hal.ErrorStatus, output_shapes: OutputShapes, timing: hal.Timing
     ) -> None:
         """Take the outcome of a partition, and begin the next."""
         self._is_outstanding = False
@@ -156,7 +147,7 @@ class SteppedRun(IExecutionCallback):
 
     def close(self) -> None:
         """End at once, since the framework is closed; devices are asked to stop."""
-        self._end(ErrorStatus.DEVICE_UNAVAILABLE, (), "the device is closed")
+        self._end(hal.ErrorStatus.DEVICE_UNAVAILABLE, (), "the device is closed")
         self.die()
 
     def _advance(self) -> None:
@@ -194,8 +185,8 @@ class SteppedRun(IExecutionCallback):
                 return
             prepared = on_cpu
         elif self._is_left_out(step):
-            status = ErrorStatus.DEVICE_UNAVAILABLE
-            self._fall_back(ExecutionResult(status, (), NO_TIMING, LEFT_OUT))
+            status = hal.ErrorStatus.DEVICE_UNAVAILABLE
+            self._fall_back(ExecutionResult(status, (), hal.NO_TIMING, LEFT_OUT))
             return
         request = self._request
         if self._model.spaces is not None and not self._is_whole:
@@ -216,7 +207,7 @@ class SteppedRun(IExecutionCallback):
         )
 
     def _call(
-        self, prepared: IPreparedModel, request: Request
+        self, prepared: hal.IPreparedModel, request: hal.Request
     ) -> ExecutionResult | None:
         options, deadline = self._options, self._options.deadline
         self._called_ns = time.monotonic_ns()
@@ -247,7 +238,7 @@ class SteppedRun(IExecutionCallback):
     def _give_up(self) -> None:
         """End, as the device says nothing; it may write yet, so nobody else does."""
         self._patience = None
-        member, status = self._step.member, ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        member, status = self._step.member, hal.ErrorStatus.MISSED_DEADLINE_TRANSIENT
         member.health.failed(status)
         self._end(status, (), f"{member.name} has not answered")
         self.die()
@@ -381,33 +372,33 @@ class SteppedRun(IExecutionCallback):
         # Not in the task, which never begins if it is cancelled first.
         self._task.add_done_callback(self._prepared_on_cpu)
 
-    def _prepared_on_cpu(self, task: "asyncio.Task[IPreparedModel]") -> None:
+    def _prepared_on_cpu(self, task: "asyncio.Task[hal.IPreparedModel]") -> None:
         failure = self._instead
         assert failure is not None
         self._task = None
         if task.cancelled():
-            status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+            status = hal.ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
             self._end(status, (), "the execution was cancelled")
         elif error := task.exception():
             words = failure.reason or failure.status.name
-            reason = f"{words}; nor can the CPU: {failure_of(error)}"
+            reason = f"{words}; nor can the CPU: {hal.failure_of(error)}"
             self._end(failure.status, (), reason)
         if not self.is_pending:
             self._release()
         self._advance()
 
-    def _end(self, status: ErrorStatus, shapes: OutputShapes, reason: str) -> None:
+    def _end(self, status: hal.ErrorStatus, shapes: OutputShapes, reason: str) -> None:
         if not self.is_pending:
             return
         self.is_pending = False
         self._is_clean &= status is _NONE
-        timing = NO_TIMING
-        if status is _NONE and self._options.measure is MeasureTiming.YES:
+        timing = hal.NO_TIMING
+        if status is _NONE and self._options.measure is hal.MeasureTiming.YES:
             in_driver_us = (time.monotonic_ns() - self._started_ns) // 1000
             on_device_us = self._on_device_us
             if on_device_us != UINT64_MAX:
                 in_driver_us = max(in_driver_us, on_device_us)
-            timing = Timing(on_device_us, in_driver_us)
+            timing = hal.Timing(on_device_us, in_driver_us)
         route = None
         if any(step.instead_of for step in self._route):
             route = Route(tuple(self._route))

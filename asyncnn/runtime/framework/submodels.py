@@ -13,23 +13,16 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.engine.arena import align
 from asyncnn.hal.operands import size_of_data_bytes
-from asyncnn.hal.types import (
-    DataLocation,
-    Model,
-    Operand,
-    OperandLifeTime,
-    Operation,
-    Subgraph,
-)
 from asyncnn.runtime.framework.partition import crossing_operands, is_open
 
-_INPUT = OperandLifeTime.SUBGRAPH_INPUT
-_OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
-_TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
-_REFERENCE = OperandLifeTime.CONSTANT_REFERENCE
-_COPY = OperandLifeTime.CONSTANT_COPY
+_INPUT = hal.OperandLifeTime.SUBGRAPH_INPUT
+_OUTPUT = hal.OperandLifeTime.SUBGRAPH_OUTPUT
+_TEMPORARY = hal.OperandLifeTime.TEMPORARY_VARIABLE
+_REFERENCE = hal.OperandLifeTime.CONSTANT_REFERENCE
+_COPY = hal.OperandLifeTime.CONSTANT_COPY
 
 
 class Kind(Enum):
@@ -49,13 +42,13 @@ class ArgumentSource(msgspec.Struct, frozen=True):
 
     kind: Kind
     position: int
-    operand: Operand
+    operand: hal.Operand
 
 
 class SubModel(msgspec.Struct, frozen=True):
     """One partition's model; ``operations`` are the ones of the whole that it has."""
 
-    model: Model
+    model: hal.Model
     operations: tuple[int, ...]
     inputs: tuple[ArgumentSource, ...]
     outputs: tuple[ArgumentSource, ...]
@@ -64,7 +57,7 @@ class SubModel(msgspec.Struct, frozen=True):
 class Intermediate(msgspec.Struct, frozen=True):
     """A tensor between partitions: ``size`` bytes at ``offset``, both 0 if open."""
 
-    operand: Operand
+    operand: hal.Operand
     size: int
     offset: int
 
@@ -84,7 +77,7 @@ class SubModels(msgspec.Struct, frozen=True):
     outputs_read: frozenset[int]
 
 
-def build_submodels(model: Model, parts: Sequence[Sequence[int]]) -> SubModels:
+def build_submodels(model: hal.Model, parts: Sequence[Sequence[int]]) -> SubModels:
     """Return the models of partitions, which are in the order in which they run."""
     main = model.main
     crossing = crossing_operands(main, parts)
@@ -103,7 +96,7 @@ def build_submodels(model: Model, parts: Sequence[Sequence[int]]) -> SubModels:
     return SubModels(steps, intermediates, total, is_static, outputs_read)
 
 
-def _placed(operands: Iterable[Operand]) -> tuple[tuple[Intermediate, ...], int]:
+def _placed(operands: Iterable[hal.Operand]) -> tuple[tuple[Intermediate, ...], int]:
     placed: list[Intermediate] = []
     end = 0
     for operand in operands:
@@ -116,12 +109,12 @@ def _placed(operands: Iterable[Operand]) -> tuple[tuple[Intermediate, ...], int]
 
 
 class _Builder(msgspec.Struct, eq=False):
-    _model: Model
+    _model: hal.Model
     _crossing: set[int]
     _inputs: dict[int, int]
     _outputs: dict[int, int]
     _numbers: dict[int, int] = {}
-    intermediates: list[Operand] = []
+    intermediates: list[hal.Operand] = []
 
     def build(self, part: Sequence[int]) -> SubModel:
         main = self._model.main
@@ -150,10 +143,10 @@ class _Builder(msgspec.Struct, eq=False):
             )
             for index in order
         )
-        subgraph = Subgraph(
+        subgraph = hal.Subgraph(
             operands,
             tuple(
-                Operation(
+                hal.Operation(
                     each.type,
                     tuple(order[index] for index in each.inputs),
                     tuple(order[index] for index in each.outputs),
@@ -170,7 +163,7 @@ class _Builder(msgspec.Struct, eq=False):
             tuple(self._source(index) for index in leaving),
         )
 
-    def _leaving(self, operations: list[Operation], written: set[int]) -> list[int]:
+    def _leaving(self, operations: list[hal.Operation], written: set[int]) -> list[int]:
         """Return what a partition writes that is needed outside.
 
         A partition that nobody needs still has an output, as a model must.
@@ -209,10 +202,10 @@ class _ConstantPools:
     Subgraphs that it refers to need the pools that they have always had.
     """
 
-    def __init__(self, model: Model, operands: Iterable[Operand]) -> None:
+    def __init__(self, model: hal.Model, operands: Iterable[hal.Operand]) -> None:
         self._model = model
         lifetimes = {operand.lifetime for operand in operands}
-        self._needs_all = OperandLifeTime.SUBGRAPH in lifetimes
+        self._needs_all = hal.OperandLifeTime.SUBGRAPH in lifetimes
         self._needs_copies = self._needs_all or _COPY in lifetimes
         used = sorted(
             {
@@ -225,14 +218,14 @@ class _ConstantPools:
             used = list(range(len(model.pools)))
         self._numbers = {index: number for number, index in enumerate(used)}
 
-    def moved(self, operand: Operand) -> Operand:
+    def moved(self, operand: hal.Operand) -> hal.Operand:
         if operand.lifetime != _REFERENCE:
             return operand
         at = operand.location
         number = self._numbers[at.pool_index]
-        return replace(operand, location=DataLocation(number, at.offset, at.length))
+        return replace(operand, location=hal.DataLocation(number, at.offset, at.length))
 
-    def model_of(self, subgraph: Subgraph) -> Model:
+    def model_of(self, subgraph: hal.Subgraph) -> hal.Model:
         model = self._model
         return replace(
             model,

@@ -10,17 +10,10 @@ from typing import Protocol, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.deadlines import unanswered
 from asyncnn.devices.statistics import DeviceStatistics
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    ResourceExhaustedTransientError,
-    error_for,
-)
 from asyncnn.hal.refusals import CacheArguments, PrepareArguments, checked_descriptors
-from asyncnn.hal.types import ErrorStatus, Handle, Memory, Model
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.descriptors import Descriptor, duplicated
 from asyncnn.memory.shared import shareable
@@ -32,7 +25,7 @@ from asyncnn.service.client.unanswered import Cause, Line, notify
 from asyncnn.service.decoding import MessageFile, encode_given
 from asyncnn.service.limits import OwnedTasks, is_large
 
-MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
+MakeMessage: TypeAlias = Callable[[hal.Model, tuple[int, ...]], wire.WithModel]
 """Makes the message with a model that has no pools, but their numbers."""
 
 
@@ -42,13 +35,13 @@ class ModelSender(msgspec.Struct, frozen=True, eq=False):
     _connection: Line
     _known: Numbers
 
-    def takes_long(self, model: Model) -> bool:
+    def takes_long(self, model: hal.Model) -> bool:
         """Return whether to send ``model`` at once would keep the loop for long."""
         copied = sum([pool.size for pool in model.pools if not pool.handle.fds])
         return is_large(model) or copied + len(model.operand_values) > LARGE_BYTES
 
     def send_now(
-        self, model: Model, make: MakeMessage, fds: Sequence[int] = ()
+        self, model: hal.Model, make: MakeMessage, fds: Sequence[int] = ()
     ) -> None:
         """Send a message with ``model``."""
         pools = _all_shareable(model.pools)
@@ -57,7 +50,7 @@ class ModelSender(msgspec.Struct, frozen=True, eq=False):
 
     async def send(
         self,
-        model: Model,
+        model: hal.Model,
         make: MakeMessage,
         fds: Sequence[int] = (),
         *,
@@ -73,7 +66,7 @@ class ModelSender(msgspec.Struct, frozen=True, eq=False):
             self._connection.send(file, fds)
 
 
-def _all_shareable(pools: Sequence[Memory]) -> list[Memory]:
+def _all_shareable(pools: Sequence[hal.Memory]) -> list[hal.Memory]:
     return [shareable(memory) for memory in pools]
 
 
@@ -81,7 +74,7 @@ def _encoded(message: wire.ToDriver) -> MessageFile:
     try:
         return MessageFile(encode_given(message))
     except OSError as error:
-        raise ResourceExhaustedTransientError(
+        raise hal.ResourceExhaustedTransientError(
             f"a message cannot be sent: {error.strerror}"
         ) from error
 
@@ -97,8 +90,8 @@ NOTHING_SENT = SentCache()
 
 
 def to_send(
-    model_cache: Sequence[Handle],
-    data_cache: Sequence[Handle],
+    model_cache: Sequence[hal.Handle],
+    data_cache: Sequence[hal.Handle],
     token: bytes,
     needed: tuple[int, int],
 ) -> SentCache:
@@ -109,7 +102,7 @@ def to_send(
         no file.
     """
     if needed == (0, 0):
-        raise GeneralFailureError("the driver does not cache models")
+        raise hal.GeneralFailureError("the driver does not cache models")
     cache = CacheArguments(model_cache, data_cache, token)
     fds = tuple(checked_descriptors(cache, needed))
     files: set[tuple[int, int]] = set()
@@ -117,12 +110,12 @@ def to_send(
         try:
             status = os.fstat(fd)
         except (OSError, OverflowError) as error:
-            raise GeneralFailureError(f"cache file {fd} is not open") from error
+            raise hal.GeneralFailureError(f"cache file {fd} is not open") from error
         if not stat.S_ISREG(status.st_mode):
-            raise GeneralFailureError(f"cache file {fd} is not a regular file")
+            raise hal.GeneralFailureError(f"cache file {fd} is not a regular file")
         files.add((status.st_dev, status.st_ino))
     if len(files) < len(fds):
-        raise InvalidArgumentError("a file cannot be two of a model's cache files")
+        raise hal.InvalidArgumentError("a file cannot be two of a model's cache files")
     return SentCache(wire.CacheInfo(*needed, bytes(token)), fds)
 
 
@@ -135,11 +128,11 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
     _connection: Line
     _models: ModelSender
 
-    async def supported_operations(self, model: Model) -> tuple[bool, ...]:
+    async def supported_operations(self, model: hal.Model) -> tuple[bool, ...]:
         """Ask which operations of a model would run."""
         call = next(self._connection.numbers)
 
-        def question(model: Model, pools: tuple[int, ...]) -> wire.WithModel:
+        def question(model: hal.Model, pools: tuple[int, ...]) -> wire.WithModel:
             return wire.GetSupportedOperations(call, model, pools)
 
         if self._models.takes_long(model):
@@ -148,8 +141,8 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
             self._models.send_now(model, question)
         answer = await self._connection.answers.answer(call, wire.SupportedOperations)
         status = wire.status_of(answer.status)
-        if status is not ErrorStatus.NONE:
-            raise error_for(status, "the driver does not say what it supports")
+        if status is not hal.ErrorStatus.NONE:
+            raise hal.error_for(status, "the driver does not say what it supports")
         return answer.supported
 
     async def statistics(self) -> DeviceStatistics:
@@ -161,13 +154,13 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
         self._connection.send(wire.GetStatistics(call))
         answer = await self._connection.answers.answer(call, wire.Statistics)
         status = wire.status_of(answer.status)
-        if status is not ErrorStatus.NONE:
-            raise error_for(status, "the driver reports no statistics")
+        if status is not hal.ErrorStatus.NONE:
+            raise hal.error_for(status, "the driver reports no statistics")
         if answer.statistics is None:
-            raise GeneralFailureError("the driver's statistics are empty")
+            raise hal.GeneralFailureError("the driver's statistics are empty")
         return answer.statistics
 
-    async def save(self, prepared: int, cache: SentCache) -> ErrorStatus:
+    async def save(self, prepared: int, cache: SentCache) -> hal.ErrorStatus:
         """Have a prepared model written to cache files; return what became of it."""
         call = next(self._connection.numbers)
         self._connection.send(wire.SaveModel(call, prepared, cache.info), cache.fds)
@@ -226,7 +219,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         number = next(self._connection.numbers)
         COMPILATION("send", model=number, operations=model.operation_count)
 
-        def message(model: Model, pools: tuple[int, ...]) -> wire.WithModel:
+        def message(model: hal.Model, pools: tuple[int, ...]) -> wire.WithModel:
             return wire.PrepareModel(
                 number, model, pools, preference, priority, deadline, cache.info
             )
@@ -255,7 +248,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
 
     def cancel(self, number: int) -> None:
         """Stop a preparation; the driver does not answer it any more."""
-        self._give_up(number, ResourceExhaustedTransientError(CANCELLED))
+        self._give_up(number, hal.ResourceExhaustedTransientError(CANCELLED))
 
     def prepared(self, message: wire.Prepared) -> None:
         """Take an answer of the driver."""
@@ -272,8 +265,8 @@ class RequestedPreparations(msgspec.Struct, eq=False):
     async def _send_soon(
         self,
         number: int,
-        model: Model,
-        message: Callable[[Model, tuple[int, ...]], wire.WithModel],
+        model: hal.Model,
+        message: Callable[[hal.Model, tuple[int, ...]], wire.WithModel],
         files: list[Descriptor],
     ) -> None:
         fds = [file.fd for file in files]
@@ -281,18 +274,18 @@ class RequestedPreparations(msgspec.Struct, eq=False):
             await self._models.send(
                 model, message, fds, is_wanted=lambda: number in self._listeners
             )
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             self._fail(number, error)
         except Exception as error:
             logger.exception("a model was not sent")
-            self._fail(number, GeneralFailureError(str(error)))
+            self._fail(number, hal.GeneralFailureError(str(error)))
         finally:
             self._unsent.discard(number)
 
     def _expire(self, number: int) -> None:
         self._give_up(number, unanswered(self._connection.deadlines.grace_s))
 
-    def _give_up(self, number: int, error: AsyncnnError) -> None:
+    def _give_up(self, number: int, error: hal.AsyncnnError) -> None:
         if number in self._listeners:
             if number not in self._unsent:
                 self._release(number)
@@ -306,7 +299,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
             self._connection.deadlines.watch(number, deadline, self._expire)
         listener.link_to_death(partial(self.cancel, number))
 
-    def _fail(self, number: int, error: AsyncnnError) -> None:
+    def _fail(self, number: int, error: hal.AsyncnnError) -> None:
         self._end(wire.Prepared(number, error.status, str(error)))
 
     def _end(self, outcome: wire.Prepared) -> None:

@@ -15,23 +15,11 @@ from contextlib import ExitStack
 from functools import partial
 from weakref import WeakSet
 
+from asyncnn import hal
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import DEADLINE_GRACE_S, unanswered
-from asyncnn.hal.errors import (
-    DeviceUnavailableError,
-    DriverDiedError,
-    InvalidArgumentError,
-    NoDriverError,
-    ResourceExhaustedTransientError,
-    closed_error,
-)
-from asyncnn.hal.types import (
-    NO_TIMING,
-    DeviceStatus,
-    ErrorStatus,
-    ExecutionOptions,
-    Request,
-)
+from asyncnn.hal.errors import closed_error
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory import slabs
 from asyncnn.service import wire
@@ -138,12 +126,12 @@ class Connection:
         """Why it is closed; empty while it is not."""
         return str(self.cause_of_death() or "")
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return a new error that says why it is closed, None while it is not."""
         if self._cause is not None:
             return self._cause()
         # It was abandoned in this very turn of the loop.
-        return DriverDiedError(DEAD_OBJECT) if self._channel.is_closed else None
+        return hal.DriverDiedError(DEAD_OBJECT) if self._channel.is_closed else None
 
     @property
     def is_awaited(self) -> bool:
@@ -194,7 +182,7 @@ class Connection:
         self._welcome = self._loop.create_future()
         welcome = await self._welcome
         if welcome.version != wire.PROTOCOL_VERSION:
-            raise NoDriverError(
+            raise hal.NoDriverError(
                 f"the driver speaks version {welcome.version} of the protocol, "
                 f"this client {wire.PROTOCOL_VERSION}"
             )
@@ -212,7 +200,7 @@ class Connection:
         """Release a prepared model from any thread, as a finaliser has to."""
         self.call_soon(partial(self.release_prepared, number))
 
-    def new_staging(self, check: Callable[[Request, bool], None]) -> Staging:
+    def new_staging(self, check: Callable[[hal.Request, bool], None]) -> Staging:
         """Return what stages the requests of one prepared model."""
         staging = Staging(check, self._free_idle, may_see_slabs=self._may_see_slabs)
         self._stagings.add(staging)
@@ -252,7 +240,7 @@ class Connection:
         if wait_for is None:
             self.send(order)
         elif self._channel.unsent_bytes > _MAX_UNSENT_BYTES:
-            raise ResourceExhaustedTransientError(
+            raise hal.ResourceExhaustedTransientError(
                 f"{_MAX_UNSENT_BYTES >> 20} MiB of executions wait to be sent",
                 hint="await some of them first",
             )
@@ -300,7 +288,7 @@ class Connection:
         """Send a message unless the driver is gone, or memory has run out."""
         # What is sent so is of use to the driver alone. Callers have ends to report.
         with contextlib.suppress(
-            DeviceUnavailableError, ResourceExhaustedTransientError
+            hal.DeviceUnavailableError, hal.ResourceExhaustedTransientError
         ):
             self.send(message)
 
@@ -325,7 +313,7 @@ class Connection:
             try:
                 channel.send(data, fds)
             except OSError as error:
-                raise ResourceExhaustedTransientError(
+                raise hal.ResourceExhaustedTransientError(
                     f"a message cannot be sent: {error.strerror}"
                 ) from error
         if self._cause is not None or channel.is_closed:
@@ -333,7 +321,7 @@ class Connection:
 
     def _receive(self, message: wire.ToClient, fds: list[int] | None) -> None:
         if fds:
-            raise InvalidArgumentError("descriptors beside a message that has none")
+            raise hal.InvalidArgumentError("descriptors beside a message that has none")
         if type(message) is wire.Executed:  # the one that comes most often
             status = wire.status_of(message.status)
             of = message.output_shapes, message.timing, message.reason
@@ -344,10 +332,15 @@ class Connection:
                 self.fences.seen += 1
                 ended = self._executing.get(end.execution)
                 if not isinstance(ended, RemoteFenced | None):
-                    raise InvalidArgumentError("a fence of an execution without one")
-                status, launched = wire.status_of(end.status), end.launched or NO_TIMING
+                    raise hal.InvalidArgumentError(
+                        "a fence of an execution without one"
+                    )
+                status, launched = (
+                    wire.status_of(end.status),
+                    end.launched or hal.NO_TIMING,
+                )
                 result = ExecutionResult(status, (), launched, end.reason)
-                self.end(end.execution, result, end.fenced or NO_TIMING, end.at_ns)
+                self.end(end.execution, result, end.fenced or hal.NO_TIMING, end.at_ns)
         else:
             self._handle(message)
 
@@ -388,7 +381,7 @@ class Connection:
             case wire.BurstEnded():
                 self.bursts.ended(message.burst)
             case wire.StatusChanged():
-                self.is_busy = message.status == DeviceStatus.BUSY
+                self.is_busy = message.status == hal.DeviceStatus.BUSY
             case wire.Welcome():
                 if self._welcome is not None and not self._welcome.done():
                     self._welcome.set_result(message)
@@ -418,10 +411,10 @@ class Connection:
 
     def _fail_greeting(self, reason: str) -> None:
         if self._welcome is not None and not self._welcome.done():
-            self._welcome.set_exception(NoDriverError(reason))
+            self._welcome.set_exception(hal.NoDriverError(reason))
 
     def _fail_executions(self, reason: str) -> None:
-        unavailable = ErrorStatus.DEVICE_UNAVAILABLE
-        result = ExecutionResult(unavailable, (), NO_TIMING, reason)
+        unavailable = hal.ErrorStatus.DEVICE_UNAVAILABLE
+        result = ExecutionResult(unavailable, (), hal.NO_TIMING, reason)
         for number in tuple(self._executing):
             self.end(number, result)

@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.callbacks import (
     Completion,
     ExecutionFuture,
@@ -17,19 +18,10 @@ from asyncnn.callbacks import (
 )
 from asyncnn.deadlines import check_deadline
 from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
-from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
-from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import BurstArguments, refuse_execution
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    ErrorStatus,
-    ExecutionOptions,
-    Handle,
-    MeasureTiming,
-    Model,
-    Request,
-)
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.hal.validate import (
     RequestRules,
     execution_options,
@@ -59,7 +51,7 @@ class RemotePreparedModel(BasePreparedModel):
         self,
         connection: Connection,
         number: int,
-        model: Model,
+        model: hal.Model,
         usual_route: Route | None = None,
     ) -> None:
         self._connection = connection
@@ -79,13 +71,13 @@ class RemotePreparedModel(BasePreparedModel):
         """Return whether that is the model's connection."""
         return self._connection is connection
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return why its connection has ended; see `IMortal`."""
         return self._connection.cause_of_death()
 
     async def save_to_cache(
-        self, model_cache: Handle, data_cache: Handle, token: bytes
-    ) -> ErrorStatus:
+        self, model_cache: hal.Handle, data_cache: hal.Handle, token: bytes
+    ) -> hal.ErrorStatus:
         """Have the driver save the model; see `ISavable.save_to_cache`."""
         connection = self._connection
         try:
@@ -93,30 +85,30 @@ class RemotePreparedModel(BasePreparedModel):
             files = connection.cache_files
             cache = to_send((model_cache,), (data_cache,), token, files)
             return await connection.queries.save(self.number, cache)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             logger.info("a model is not cached: %s: %s", error.status.name, error)
             return error.status
 
     @property
-    def signature(self) -> Model:
+    def signature(self) -> hal.Model:
         """The inputs and outputs of the model; see `IDescribed`."""
         return signature_of(self._model)
 
     def execute_1_3(
         self,
-        request: Request,
-        measure: MeasureTiming,
+        request: hal.Request,
+        measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
         callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+            return hal.ErrorStatus.INVALID_ARGUMENT
         try:
             options = execution_options(measure, deadline, loop_timeout_duration)
             sent = self._staging.sent(request)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return refuse_execution(callback, error)
         execution = NotifyingExecution(self._connection, request, sent)
         execution.callback = callback
@@ -124,7 +116,7 @@ class RemotePreparedModel(BasePreparedModel):
         if refused is not None:
             return refused.status
         callback.link_to_death(execution.abandon)
-        return ErrorStatus.NONE
+        return hal.ErrorStatus.NONE
 
     def launch_on(
         self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
@@ -143,7 +135,7 @@ class RemotePreparedModel(BasePreparedModel):
         idle = plain.idle()
         try:
             staged = idle.pop() if idle else self._staging.take(plain)
-        except AsyncnnError:
+        except hal.AsyncnnError:
             return None  # the other way says why
         arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)
         if plain.has_large_inputs:
@@ -156,7 +148,7 @@ class RemotePreparedModel(BasePreparedModel):
         execution = RemoteExecution(self._connection, staged.request, staged)
         return self.launch(execution, options)
 
-    def create_reusable_execution(self, request: Request) -> StagedRequest:
+    def create_reusable_execution(self, request: hal.Request) -> StagedRequest:
         """Return a request that is not looked up again; see `IReusing`.
 
         :raises InvalidArgumentError: if it breaks a rule.
@@ -164,7 +156,7 @@ class RemotePreparedModel(BasePreparedModel):
         return self._staging.bound(request)
 
     def launch(
-        self, execution: "RemoteExecution | Request", options: ExecutionOptions
+        self, execution: "RemoteExecution | hal.Request", options: ExecutionOptions
     ) -> Completion:
         """Launch an execution, and return its end; see `IBinding.launch`.
 
@@ -176,7 +168,7 @@ class RemotePreparedModel(BasePreparedModel):
             if not isinstance(execution, RemoteExecution):
                 sent = self._staging.sent(execution)
                 execution = RemoteExecution(self._connection, execution, sent)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             refused = ExecutionFuture()
             refuse_execution(refused, error)
             return refused
@@ -188,13 +180,16 @@ class RemotePreparedModel(BasePreparedModel):
                 connection.deferred.start(execution, launch, options.deadline)
             else:
                 connection.execute(self.number, execution, options)
-        except AsyncnnError as error:
-            execution.let_go(ErrorStatus.NONE)
+        except hal.AsyncnnError as error:
+            execution.let_go(hal.ErrorStatus.NONE)
             execution.refuse(error)
         return execution
 
     def launch_fenced(
-        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+        self,
+        request: hal.Request,
+        wait_for: Sequence[Source],
+        options: ExecutionOptions,
     ) -> FencedRun:
         """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
 
@@ -214,21 +209,21 @@ class RemotePreparedModel(BasePreparedModel):
             if staged is not None and staged.layout.has_large_inputs:
                 staged.fill()
             connection.execute(number, fenced, options, named)
-        except AsyncnnError:
-            fenced.let_go(ErrorStatus.NONE)
+        except hal.AsyncnnError:
+            fenced.let_go(hal.ErrorStatus.NONE)
             raise
         return fenced
 
     async def _configure(
         self, asked: BurstArguments
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+    ) -> tuple[hal.ErrorStatus, hal.IBurstContext | None]:
         callback, *channels = asked
         if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT, None
+            return hal.ErrorStatus.INVALID_ARGUMENT, None
         return await self._connection.bursts.configure(self.number, callback, *channels)
 
 
-def _check(rules: RequestRules, request: Request, is_fenced: bool) -> None:
+def _check(rules: RequestRules, request: hal.Request, is_fenced: bool) -> None:
     with span("validate", Layer.DRIVER, Phase.EXECUTION):
         rules.check(request, allow_unspecified_output=not is_fenced)
 

@@ -13,23 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    error_for,
-    too_many,
-)
-from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
-    BufferToken,
-    Dimensions,
-    ErrorStatus,
-    Memory,
-    Request,
-)
+from asyncnn import hal
+from asyncnn.hal.errors import too_many
 from asyncnn.hal.validate import validate_memory
 from asyncnn.hal.validate.buffers import check_dimensions
 from asyncnn.hal.validate.rules import malformed_as_invalid
@@ -41,7 +26,7 @@ from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
 from asyncnn.service.limits import ServiceLimits
 
-Pool: TypeAlias = Memory | BufferToken
+Pool: TypeAlias = hal.Memory | hal.BufferToken
 
 
 class Sendable:
@@ -110,17 +95,21 @@ class Numbers:
         """
         numbers: list[int] = []
         for pool in pools:
-            if isinstance(pool, Memory):
+            if isinstance(pool, hal.Memory):
                 number = self._pools.get(weakref.ref(pool))
                 numbers.append(self._announce(pool) if number is None else number)
             else:
-                known = type(pool) is BufferToken and self._buffers.get(pool.token)
+                known = type(pool) is hal.BufferToken and self._buffers.get(pool.token)
                 if not known:
-                    raise InvalidArgumentError(f"{pool!r} is no buffer of this driver")
+                    raise hal.InvalidArgumentError(
+                        f"{pool!r} is no buffer of this driver"
+                    )
                 numbers.append(known)
         return tuple(numbers)
 
-    def bind(self, prepared: int, sendable: Sendable, request: Request) -> int | None:
+    def bind(
+        self, prepared: int, sendable: Sendable, request: hal.Request
+    ) -> int | None:
         """Give a valid request that is sent again a number, and return it.
 
         None if it was not sent before, is too long, or there are too many.
@@ -149,7 +138,9 @@ class Numbers:
         number = self._buffers.pop(token, None)
         if number is not None:
             self._gone.append(number)
-            self._connection.call_soon(partial(self._forget_with, BufferToken(token)))
+            self._connection.call_soon(
+                partial(self._forget_with, hal.BufferToken(token))
+            )
 
     def refused(self, numbers: Collection[int]) -> None:
         """Announce pools anew when they are used again: the driver did not take them.
@@ -177,12 +168,12 @@ class Numbers:
                 self._requests.pop(reference, None)
         self._forget()
 
-    def _announce(self, memory: Memory) -> int:
+    def _announce(self, memory: hal.Memory) -> int:
         number = next(self._connection.numbers)
         fds = memory.handle.fds
         _check_descriptors(fds, self._max_fds)
         if type(memory) is Slab and not self._may_see_slabs:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 "a small shared array lies beside others, which a driver of another "
                 "user is not to see",
                 hint="make it with shared_array(..., isolated=True)",
@@ -232,12 +223,12 @@ class Numbers:
 def _check_descriptors(fds: Sequence[int], most: int) -> None:
     """Check what the kernel would refuse by failing the whole connection."""
     if len(fds) > most:
-        raise GeneralFailureError(f"a pool with {len(fds)} descriptors")
+        raise hal.GeneralFailureError(f"a pool with {len(fds)} descriptors")
     for fd in fds:
         try:
             os.fstat(fd)
         except (OSError, OverflowError) as error:
-            raise GeneralFailureError(
+            raise hal.GeneralFailureError(
                 f"descriptor {fd} of a pool is not open"
             ) from error
 
@@ -249,30 +240,32 @@ class RemoteBuffer:
         self._buffers = buffers
         self._number = number
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return why its connection has ended; see `IMortal`."""
         return self._buffers.cause_of_death()
 
-    async def copy_to(self, destination: Memory) -> ErrorStatus:
+    async def copy_to(self, destination: hal.Memory) -> hal.ErrorStatus:
         """Have the contents copied to a pool; see `IBuffer.copy_to`."""
         try:
             with malformed_as_invalid("pool"):
                 validate_memory(destination, rule="B2")
             data = destination.buffer
             if destination.size and data is not None and data.readonly:
-                raise InvalidArgumentError("the pool to copy to is read-only")
+                raise hal.InvalidArgumentError("the pool to copy to is read-only")
             travels = destination.handle.fds or not destination.size
             pool = destination if travels else allocate(destination.size)
             call, place = self._buffers.place(pool)
             message = wire.CopyBufferTo(call, self._number, place)
             status = await self._buffers.copy(message)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return error.status
-        if status is ErrorStatus.NONE and pool is not destination:
+        if status is hal.ErrorStatus.NONE and pool is not destination:
             view(destination).cast("B")[: pool.size] = view(pool)
         return status
 
-    async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
+    async def copy_from(
+        self, source: hal.Memory, dimensions: hal.Dimensions
+    ) -> hal.ErrorStatus:
         """Have the contents set from a pool; see `IBuffer.copy_from`."""
         try:
             with malformed_as_invalid("pool"):
@@ -283,7 +276,7 @@ class RemoteBuffer:
                 check_dimensions(dimensions, "B1")
                 order = call, self._number, place, tuple(dimensions)
             return await self._buffers.copy(wire.CopyBufferFrom(*order))
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return error.status
 
 
@@ -300,10 +293,10 @@ class RemoteBuffers:
 
     async def allocate(
         self,
-        desc: BufferDesc,
+        desc: hal.BufferDesc,
         models: Sequence[int],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
+        input_roles: Sequence[hal.BufferRole],
+        output_roles: Sequence[hal.BufferRole],
     ) -> tuple[RemoteBuffer, int]:
         """Have a buffer allocated; ``models`` are numbers, and all else is checked."""
         number = next(self._connection.numbers)
@@ -323,15 +316,15 @@ class RemoteBuffers:
             self._connection.send_if_open(wire.ForgetPools((number,)))
             raise
         status = wire.status_of(allocated.status)
-        if status is not ErrorStatus.NONE:
-            raise error_for(status, "the driver has allocated no buffer")
+        if status is not hal.ErrorStatus.NONE:
+            raise hal.error_for(status, "the driver has allocated no buffer")
         token = allocated.token
         buffer = RemoteBuffer(self, number)
         self._numbers.adopt(token, number)
         weakref.finalize(buffer, self._numbers.lose_buffer, token)
         return buffer, token
 
-    def place(self, pool: Memory) -> tuple[int, int]:
+    def place(self, pool: hal.Memory) -> tuple[int, int]:
         """Return the numbers of a new call and of its pool, which travels.
 
         A pool without bytes needs none.
@@ -341,7 +334,7 @@ class RemoteBuffers:
 
     async def copy(
         self, message: wire.CopyBufferTo | wire.CopyBufferFrom
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         """Have the contents of a buffer copied."""
         self._connection.send(message)
         answer = await self._connection.answers.answer(message.call, wire.BufferCopied)

@@ -13,13 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import ParamSpec, Protocol, TypeAlias
 
+from asyncnn import hal
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.hal.errors import (
-    DeviceUnavailableError,
-    DriverDiedError,
-    NoDriverError,
-    ResourceExhaustedTransientError,
-)
 from asyncnn.interpreter_hooks import forked_error
 from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.service import wire
@@ -30,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 
-Cause: TypeAlias = Callable[[], DeviceUnavailableError]
+Cause: TypeAlias = Callable[[], hal.DeviceUnavailableError]
 
 DEAD_OBJECT = "the driver has died (DEAD_OBJECT)"
 
@@ -43,19 +38,19 @@ def notify(listener: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> No
         logger.exception("a listener failed while it was notified")
 
 
-def forked() -> DeviceUnavailableError:
+def forked() -> hal.DeviceUnavailableError:
     """Return the error for a device that a parent process has opened."""
     return forked_error("the device")
 
 
 def died(reason: str) -> Cause:
     """Return the cause of a driver's being lost, known in words."""
-    return partial(DriverDiedError, f"{DEAD_OBJECT}: {reason}")
+    return partial(hal.DriverDiedError, f"{DEAD_OBJECT}: {reason}")
 
 
 def given_up(reason: str) -> Cause:
     """Return the cause of there being no driver, and no hope for one."""
-    return partial(NoDriverError, reason)
+    return partial(hal.NoDriverError, reason)
 
 
 class Line(Protocol):
@@ -99,7 +94,7 @@ class Line(Protocol):
         """Have ``call`` called by the event loop; on any thread."""
         ...
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return a new error that says why it is closed, None while it is not."""
         ...
 
@@ -140,7 +135,7 @@ class DeadlineWatch:
         :raises ResourceExhaustedTransientError: if it owes too many answers.
         """
         if len(self.unanswered) >= MAX_UNANSWERED:
-            raise ResourceExhaustedTransientError(
+            raise hal.ResourceExhaustedTransientError(
                 f"the driver has not answered {MAX_UNANSWERED} calls whose deadlines "
                 "have passed",
                 hint="it is stopped or stuck: let it go on, or end it",

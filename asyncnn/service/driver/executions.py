@@ -7,22 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.callbacks import IExecutionCallback
 from asyncnn.execution import reusable
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, error_for
-from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    NO_TIMING,
-    BufferToken,
-    ErrorStatus,
-    MeasureTiming,
-    Memory,
-    OutputShapes,
-    Request,
-    RequestArgument,
-    Timing,
-)
+from asyncnn.hal.types import OutputShapes
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import SessionFields, SessionPart
 from asyncnn.service.driver.pools import Unusable, are_mapped
@@ -35,14 +24,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-_MEASURES = {int(measure): measure for measure in MeasureTiming}
+_MEASURES = {int(measure): measure for measure in hal.MeasureTiming}
 
 
 class Bound(msgspec.Struct, frozen=True, eq=False):
     """A request with its pools; those that are not mapped are copied to execute it."""
 
-    prepared: IPreparedModel
-    request: Request
+    prepared: hal.IPreparedModel
+    request: hal.Request
     is_mapped: bool
 
 
@@ -68,7 +57,7 @@ class Executions(SessionPart):
         """Launch an execution; the client is notified of errors if it is at all."""
         number = order.execution
         if number in self._executing:
-            raise InvalidArgumentError(f"execution {number} exists already")
+            raise hal.InvalidArgumentError(f"execution {number} exists already")
         # Known before it is launched: its end may be reported within that call.
         callback = self._executing[number] = _Executing(self, order)
         if self._recorder is not None:
@@ -91,15 +80,15 @@ class Executions(SessionPart):
         :raises InvalidArgumentError: if its number is in use, or there are too many.
         """
         if message.bound in self._kept:
-            raise InvalidArgumentError(f"request {message.bound} is bound already")
+            raise hal.InvalidArgumentError(f"request {message.bound} is bound already")
         # The client forgets executions on a pool that is gone a little before we do.
         if len(self._kept) >= 2 * self._limits.max_bound_requests:
-            raise InvalidArgumentError("too many requests are bound")
+            raise hal.InvalidArgumentError("too many requests are bound")
         bound: Bound | Unusable
         noted = self.noted(message)
         try:
             bound = self._bind(message)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             bound = Unusable(error.status, str(error))
         pools = frozenset(message.pools)
         self._kept[message.bound] = _KeptRequest(message.prepared, pools, bound, noted)
@@ -115,9 +104,9 @@ class Executions(SessionPart):
             return None
         try:
             pools = self._pools.find_for_request(order.pools)
-        except AsyncnnError:
+        except hal.AsyncnnError:
             return None
-        request = Request(order.inputs, order.outputs, pools)
+        request = hal.Request(order.inputs, order.outputs, pools)
         return self._recorder.request(order.prepared, request)
 
     def find(self, order: wire.Execute | wire.ExecuteBound) -> Bound:
@@ -129,9 +118,9 @@ class Executions(SessionPart):
             return self._bind(order)
         kept = self._kept.get(order.bound)
         if kept is None:
-            raise InvalidArgumentError(f"no request {order.bound} is bound")
+            raise hal.InvalidArgumentError(f"no request {order.bound} is bound")
         if isinstance(kept.bound, Unusable):
-            raise error_for(kept.bound.status, kept.bound.reason)
+            raise hal.error_for(kept.bound.status, kept.bound.reason)
         return kept.bound
 
     def cancel(self, number: int) -> None:
@@ -168,15 +157,15 @@ class Executions(SessionPart):
     def finish(
         self,
         callback: "_Executing",
-        status: ErrorStatus,
+        status: hal.ErrorStatus,
         shapes: OutputShapes,
-        timing: Timing,
+        timing: hal.Timing,
     ) -> None:
         """Notify the client, once outputs that were not computed in place are."""
         number = callback.order.execution
         if self._executing.get(number) is not callback:
             return
-        if callback.copies and status is ErrorStatus.NONE:
+        if callback.copies and status is hal.ErrorStatus.NONE:
             self._tasks.start(self._write_back(callback, shapes, timing))
             return
         del self._executing[number]
@@ -195,7 +184,7 @@ class Executions(SessionPart):
     def _bind(self, order: wire.Execute | wire.BindRequest) -> Bound:
         prepared = self._model(order.prepared)
         pools = self._pools.find_for_request(order.pools)
-        request = Request(order.inputs, order.outputs, pools)
+        request = hal.Request(order.inputs, order.outputs, pools)
         is_mapped = are_mapped(pools)
         if is_mapped and isinstance(order, wire.BindRequest):
             request = reusable(prepared, request)
@@ -214,7 +203,7 @@ class Executions(SessionPart):
             callback.fail(explained(error))
 
     async def _write_back(
-        self, callback: "_Executing", shapes: OutputShapes, timing: Timing
+        self, callback: "_Executing", shapes: OutputShapes, timing: hal.Timing
     ) -> None:
         copies, callback.copies = callback.copies, ()
         try:
@@ -222,7 +211,7 @@ class Executions(SessionPart):
         except Exception as error:
             callback.fail(explained(error))
             return
-        self.finish(callback, ErrorStatus.NONE, shapes, timing)
+        self.finish(callback, hal.ErrorStatus.NONE, shapes, timing)
 
 
 class _Executing(IExecutionCallback):
@@ -241,27 +230,27 @@ class _Executing(IExecutionCallback):
         self._recipients = []
         self._executions = executions
         self.order = order
-        self.copies: tuple[Memory | BufferToken, ...] = ()
-        self.outputs: tuple[RequestArgument, ...] = ()
+        self.copies: tuple[hal.Memory | hal.BufferToken, ...] = ()
+        self.outputs: tuple[hal.RequestArgument, ...] = ()
         self.call = 0
         self.noted: NotedBlob | None = None
 
-    def launch(self, prepared: IPreparedModel, request: Request) -> None:
+    def launch(self, prepared: hal.IPreparedModel, request: hal.Request) -> None:
         order = self.order
         measure = _MEASURES.get(order.measure, order.measure)
         times = measure, order.deadline, order.loop_timeout
         prepared.execute_1_3(request, *times, self)  # type: ignore[arg-type]
 
     def notify_1_3(
-        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
+        self, status: hal.ErrorStatus, output_shapes: OutputShapes, timing: hal.Timing
     ) -> None:
-        if status is not ErrorStatus.NONE:
+        if status is not hal.ErrorStatus.NONE:
             warn_if_refused(self._executions.client_name, self, status)
         self._executions.finish(self, status, output_shapes, timing)
 
     def took(self, route: Route) -> None:
         self._executions.took(self, route)
 
-    def fail(self, error: AsyncnnError) -> None:
+    def fail(self, error: hal.AsyncnnError) -> None:
         self.reason = str(error)
-        self._executions.finish(self, error.status, (), NO_TIMING)
+        self._executions.finish(self, error.status, (), hal.NO_TIMING)

@@ -6,18 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.devices.statistics import IMeasured
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, too_many
-from asyncnn.hal.interfaces import IBuffer
-from asyncnn.hal.types import (
-    BufferDesc,
-    BufferToken,
-    DataLocation,
-    ErrorStatus,
-    Memory,
-    Model,
-    RequestArgument,
-)
+from asyncnn.hal.errors import too_many
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer
 from asyncnn.service import wire
@@ -40,7 +31,9 @@ class Queries(SessionPart):
         self._seen_by = seen_by
         self._large = 0
 
-    def supported_operations(self, message: wire.GetSupportedOperations[Model]) -> None:
+    def supported_operations(
+        self, message: wire.GetSupportedOperations[hal.Model]
+    ) -> None:
         """Say which operations of a model would run."""
         with self._answering(partial(wire.SupportedOperations, message.call)):
             self._tasks.check_room()
@@ -67,13 +60,13 @@ class Queries(SessionPart):
 
     async def _supported_operations(
         self,
-        message: wire.GetSupportedOperations[Model],
-        pools: tuple[Memory, ...],
+        message: wire.GetSupportedOperations[hal.Model],
+        pools: tuple[hal.Memory, ...],
         large: bool,
         isolated: "Isolated | None",
     ) -> None:
         answer = partial(wire.SupportedOperations, message.call)
-        call, status = 0, ErrorStatus.GENERAL_FAILURE
+        call, status = 0, hal.ErrorStatus.GENERAL_FAILURE
         try:
             with self._answering(answer):
                 if not are_mapped(pools):
@@ -98,11 +91,11 @@ class Queries(SessionPart):
     async def _statistics(self, call: int) -> None:
         with self._answering(partial(wire.Statistics, call)):
             if not isinstance(self._device, IMeasured):
-                raise GeneralFailureError("the device keeps no statistics")
+                raise hal.GeneralFailureError("the device keeps no statistics")
             statistics = await self._device.get_statistics()
             if self._seen_by is not None:
                 statistics = statistics.seen_by(self._seen_by)
-            self._send(wire.Statistics(call, ErrorStatus.NONE, statistics))
+            self._send(wire.Statistics(call, hal.ErrorStatus.NONE, statistics))
 
 
 class ClientBuffers(SessionPart):
@@ -111,14 +104,14 @@ class ClientBuffers(SessionPart):
     def __init__(self, session: SessionFields, quota: Quota) -> None:
         super().__init__(session)
         self._quota = quota
-        self._buffers: CountedTable[IBuffer | None] = quota.table()
+        self._buffers: CountedTable[hal.IBuffer | None] = quota.table()
         self._noted: dict[int, tuple[int, NotedBlob]] = {}
 
     def allocate(self, message: wire.Allocate) -> None:
         """Allocate a buffer and answer the client."""
         number = message.buffer
         if number in self._buffers:
-            raise InvalidArgumentError(f"buffer {number} exists already")
+            raise hal.InvalidArgumentError(f"buffer {number} exists already")
         with self._answering(partial(wire.Allocated, number)):
             self._quota.check(self._buffers)
             self._tasks.check_room()
@@ -131,7 +124,7 @@ class ClientBuffers(SessionPart):
             self._tasks.check_room()
             buffer = self._buffers.get(message.buffer)
             if buffer is None:
-                raise InvalidArgumentError(f"there is no buffer {message.buffer}")
+                raise hal.InvalidArgumentError(f"there is no buffer {message.buffer}")
             if message.pool == wire.NO_POOL:
                 pool = from_buffer(bytearray())
             else:
@@ -157,7 +150,7 @@ class ClientBuffers(SessionPart):
         isolated = self._isolated and self._isolated.device_of(models)
         try:
             status, buffer, token = await (isolated or self._device).allocate(
-                BufferDesc(message.dimensions),
+                hal.BufferDesc(message.dimensions),
                 models,
                 message.input_roles,
                 message.output_roles,
@@ -175,14 +168,14 @@ class ClientBuffers(SessionPart):
             del self._buffers[number]
         else:
             self._buffers[number] = buffer
-            self._pools.adopt(number, BufferToken(token))
+            self._pools.adopt(number, hal.BufferToken(token))
         self._send(wire.Allocated(number, status, token))
 
     async def _copy(
         self,
         message: wire.CopyBufferTo | wire.CopyBufferFrom,
-        buffer: IBuffer,
-        pool: Memory,
+        buffer: hal.IBuffer,
+        pool: hal.Memory,
     ) -> None:
         call = 0
         with self._answering(partial(wire.BufferCopied, message.call)):
@@ -198,8 +191,8 @@ class ClientBuffers(SessionPart):
                 status = await buffer.copy_to(pool)
             if self._recorder is not None:
                 self._recorder.copied(call, message, status, pool)
-            is_written = status is ErrorStatus.NONE and not is_mapped
+            is_written = status is hal.ErrorStatus.NONE and not is_mapped
             if is_written and isinstance(message, wire.CopyBufferTo):
-                whole = RequestArgument(False, DataLocation(0, 0, pool.size))
+                whole = hal.RequestArgument(False, hal.DataLocation(0, 0, pool.size))
                 await self._pools.write_back((pool,), (whole,))
             self._send(wire.BufferCopied(message.call, status))

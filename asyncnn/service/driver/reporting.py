@@ -18,16 +18,8 @@ from typing import Any, cast, get_args
 
 import msgspec
 
+from asyncnn import hal
 from asyncnn.callbacks import CallbackObject
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    InvalidArgumentError,
-    ResourceExhaustedPersistentError,
-    ResourceExhaustedTransientError,
-    error_for,
-    failure_of,
-)
-from asyncnn.hal.types import ErrorStatus
 from asyncnn.logs import KindLimit, Level, SparseLogger
 from asyncnn.qos import LOCAL, calling_client
 
@@ -51,11 +43,11 @@ def level_from_environment() -> tuple[Level, bool]:
     level = os.environ.get("ASYNCNN_LOG_LEVEL") or "warning"
     as_json = os.environ.get("ASYNCNN_LOG_JSON", "").strip().lower()
     if level not in get_args(Level):
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"ASYNCNN_LOG_LEVEL is {level}", hint=f"known: {', '.join(get_args(Level))}"
         )
     if as_json not in _YES | _NO:
-        raise InvalidArgumentError(f"ASYNCNN_LOG_JSON is {as_json}", hint="1 or 0")
+        raise hal.InvalidArgumentError(f"ASYNCNN_LOG_JSON is {as_json}", hint="1 or 0")
     return cast("Level", level), as_json in _YES
 
 
@@ -207,15 +199,15 @@ log = SparseLogger(logger)  # one for all clients, who come and go
 _SETTING = re.compile(r"\b\w+\.max_\w+|ulimit -n")
 NO_DESCRIPTOR = "the driver has no descriptor left: its limit of open files (ulimit -n)"
 
-_REFUSALS = ResourceExhaustedTransientError, ResourceExhaustedPersistentError
+_REFUSALS = hal.ResourceExhaustedTransientError, hal.ResourceExhaustedPersistentError
 
 
-def explained(error: Exception) -> AsyncnnError:
+def explained(error: Exception) -> hal.AsyncnnError:
     """Return the error to report to the calling client.
 
     What it was refused for want of room is logged, and what nobody expected.
     """
-    failure, name = failure_of(error), calling_client.get().name
+    failure, name = hal.failure_of(error), calling_client.get().name
     if isinstance(failure, _REFUSALS):
         warn_of_refusal(name, failure)
     elif failure is not error:
@@ -224,7 +216,7 @@ def explained(error: Exception) -> AsyncnnError:
     return failure
 
 
-def warn_of_refusal(client: str, error: AsyncnnError) -> None:
+def warn_of_refusal(client: str, error: hal.AsyncnnError) -> None:
     """Log that ``client`` is refused for want of room; the error says which."""
     found = _SETTING.search(str(error))
     setting = found and found.group()
@@ -239,11 +231,13 @@ def warn_of_refusal(client: str, error: AsyncnnError) -> None:
     )
 
 
-def warn_if_refused(client: str, callback: CallbackObject, status: ErrorStatus) -> None:
+def warn_if_refused(
+    client: str, callback: CallbackObject, status: hal.ErrorStatus
+) -> None:
     """Log if a device has refused a call of ``client`` for want of room."""
     is_refusal = status in (refusal.status for refusal in _REFUSALS)
     if is_refusal and not callback.is_dead:  # one that was cancelled ends likewise
-        warn_of_refusal(client, error_for(status, callback.reason))
+        warn_of_refusal(client, hal.error_for(status, callback.reason))
 
 
 def kill(callback: CallbackObject) -> None:

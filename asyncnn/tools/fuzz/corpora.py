@@ -9,19 +9,8 @@ from typing import Any, get_args
 from msgspec import inspect
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.burst.packets import RequestShape, ResultShape
-from asyncnn.hal.types import (
-    DataLocation,
-    ErrorStatus,
-    MeasureTiming,
-    Model,
-    Operand,
-    OperandLifeTime,
-    OutputShape,
-    RequestArgument,
-    Subgraph,
-    Timing,
-)
 from asyncnn.memory.pools import view
 from asyncnn.runtime.container import save
 from asyncnn.runtime.model import NamedModel
@@ -131,7 +120,7 @@ def random_models() -> Sequence[NamedModel]:
     return drawn
 
 
-def models() -> Iterator[Model]:
+def models() -> Iterator[hal.Model]:
     """Yield HAL models, without pools: constants are among their values."""
     for name in ("float", "int8"):
         yield _without_pools(load(bundled_file(f"digits_{name}.asyncnn")).model)
@@ -139,21 +128,21 @@ def models() -> Iterator[Model]:
         yield _without_pools(named.model)
 
 
-def _without_pools(model: Model) -> Model:
+def _without_pools(model: hal.Model) -> hal.Model:
     values, starts = bytearray(model.operand_values), []
     for pool in model.pools:
         values += bytes(-len(values) % 16)
         starts.append(len(values))
         values += view(pool)
 
-    def moved(operand: Operand) -> Operand:
-        if operand.lifetime != OperandLifeTime.CONSTANT_REFERENCE:
+    def moved(operand: hal.Operand) -> hal.Operand:
+        if operand.lifetime != hal.OperandLifeTime.CONSTANT_REFERENCE:
             return operand
         at = operand.location
-        at = DataLocation(0, starts[at.pool_index] + at.offset, at.length)
-        return replace(operand, lifetime=OperandLifeTime.CONSTANT_COPY, location=at)
+        at = hal.DataLocation(0, starts[at.pool_index] + at.offset, at.length)
+        return replace(operand, lifetime=hal.OperandLifeTime.CONSTANT_COPY, location=at)
 
-    def alone(graph: Subgraph) -> Subgraph:
+    def alone(graph: hal.Subgraph) -> hal.Subgraph:
         return replace(graph, operands=tuple(map(moved, graph.operands)))
 
     return replace(
@@ -215,19 +204,19 @@ _PLAIN: dict[type[inspect.Type], Callable[[int], Any]] = {
 
 def requests() -> Iterator[bytes]:
     """Yield requests as messages, with pools by their place."""
-    one = RequestArgument(False, DataLocation(0, 0, 16), ())
-    other = RequestArgument(False, DataLocation(1, 16, 16), (4,))
-    for inputs in ((one, one), (one, other), (RequestArgument(True), one)):
+    one = hal.RequestArgument(False, hal.DataLocation(0, 0, 16), ())
+    other = hal.RequestArgument(False, hal.DataLocation(1, 16, 16), (4,))
+    for inputs in ((one, one), (one, other), (hal.RequestArgument(True), one)):
         yield wire.encode(wire.BindRequest(0, 0, inputs, (other,), (0, 1)))
 
 
 def packets() -> Iterator[bytes]:
     """Yield requests and results of bursts."""
-    one = RequestArgument(False, DataLocation(0, 0, 16), ())
-    other = RequestArgument(False, DataLocation(1, 16, 16), (1, 4))
-    for inputs in ((one,), (one, other), (RequestArgument(True), one)):
+    one = hal.RequestArgument(False, hal.DataLocation(0, 0, 16), ())
+    other = hal.RequestArgument(False, hal.DataLocation(1, 16, 16), (1, 4))
+    for inputs in ((one,), (one, other), (hal.RequestArgument(True), one)):
         shape = RequestShape.of(inputs, (other,), 2)
-        yield shape.encode((3, 7), MeasureTiming.YES)
-    for status in (ErrorStatus.NONE, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
-        shapes = (OutputShape((1, 2), True), OutputShape((), False))
-        yield ResultShape.of(status, shapes).encode(Timing(1, 2))
+        yield shape.encode((3, 7), hal.MeasureTiming.YES)
+    for status in (hal.ErrorStatus.NONE, hal.ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
+        shapes = (hal.OutputShape((1, 2), True), hal.OutputShape((), False))
+        yield ResultShape.of(status, shapes).encode(hal.Timing(1, 2))

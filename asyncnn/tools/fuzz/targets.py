@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.burst.packets import (
     DATUM_BYTES,
     PacketError,
@@ -33,19 +34,8 @@ from asyncnn.burst.packets import (
 from asyncnn.devices.cache_files import closed, content_of
 from asyncnn.devices.cache_format import CacheKey, CacheRecord, unsealed
 from asyncnn.devices.caching import ModelCaches
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.slices import joined
-from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
-    ExecutionPreference,
-    HalVersion,
-    Handle,
-    Memory,
-    Model,
-    Priority,
-    Request,
-)
 from asyncnn.hal.validate.request import RequestRules
 from asyncnn.http_server import LOOPBACK, HttpServer
 from asyncnn.input_files import decoding
@@ -78,7 +68,7 @@ class FuzzTarget(msgspec.Struct, frozen=True):
     title: str
     corpus: Callable[[], Iterable[bytes]]
     opened: Callable[[str], AbstractContextManager[Try]]
-    answers: tuple[type[Exception], ...] = (AsyncnnError,)
+    answers: tuple[type[Exception], ...] = (hal.AsyncnnError,)
     mutate: Callable[[bytes, Random], bytes] = mutators.damaged
     takes_device: bool = False
 
@@ -88,7 +78,7 @@ def _always(function: Try) -> Callable[[str], AbstractContextManager[Try]]:
 
 
 def _tflite(data: bytes) -> None:
-    with suppress(AsyncnnError), decoding("TFLite"):  # as `load` says it
+    with suppress(hal.AsyncnnError), decoding("TFLite"):  # as `load` says it
         twins.same_file(data)
     completed(translating(load(data)))
 
@@ -222,7 +212,7 @@ def _packet(data: bytes) -> None:
         twins.same("request", decode_request(again), decode_request(data))
 
 
-_VERSIONS = tuple(HalVersion)
+_VERSIONS = tuple(hal.HalVersion)
 _POOLS = tuple(from_buffer(bytearray(size)) for size in (4096, 64))
 
 
@@ -231,7 +221,7 @@ def _model(data: bytes) -> None:
     message = decode_to_driver(data)
     if not isinstance(message, wire.MESSAGES_WITH_MODELS):
         return
-    model: Model = replace(message.model, pools=_POOLS[: len(message.pools)])
+    model: hal.Model = replace(message.model, pools=_POOLS[: len(message.pools)])
     for version in _VERSIONS if len(data) % 4 == 0 else _VERSIONS[-2:]:
         said, is_known = twins.same_verdict(model, version)
         twins.same("answer", not said, is_known)
@@ -246,16 +236,16 @@ def _requests(_: str) -> Iterator[Try]:
         if not isinstance(message, wire.BindRequest | wire.Execute):
             return
         pools = tuple(_POOLS[each % 2] for each in message.pools)
-        request = Request(message.inputs, message.outputs, pools)
+        request = hal.Request(message.inputs, message.outputs, pools)
         for each in rules:
             for is_open in (False, True):
-                with suppress(InvalidArgumentError):
+                with suppress(hal.InvalidArgumentError):
                     each.check(request, allow_unspecified_output=is_open)
 
     yield check
 
 
-_TOKEN = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+_TOKEN = bytes(hal.BYTE_SIZE_OF_CACHE_TOKEN)
 
 
 def _known_key() -> CacheKey:
@@ -271,7 +261,7 @@ def _cache_files() -> Iterator[tuple[CacheArguments, int]]:
         fds = [os.memfd_create(name) for name in ("model", "data")]
         for fd in fds:
             stack.callback(os.close, fd)
-        model, data = ((Handle((fd,)),) for fd in fds)
+        model, data = ((hal.Handle((fd,)),) for fd in fds)
         yield CacheArguments(model, data, _TOKEN), fds[0]
 
 
@@ -281,7 +271,7 @@ def _caches() -> Iterator[bytes]:
         caches = ModelCaches("", may_map=False)
         caches.key = _known_key()
         with _cache_files() as (files, fd):
-            how = ExecutionPreference.FAST_SINGLE_ANSWER, Priority.MEDIUM
+            how = hal.ExecutionPreference.FAST_SINGLE_ANSWER, hal.Priority.MEDIUM
             completed(caches.preparation(model, *how, files)())
             data = os.pread(fd, 1 << 24, 0)
         yield b"\0" + data
@@ -344,7 +334,7 @@ def _handles_of(_: str) -> Iterator[Try]:
                     fds[each % len(fds)] if each < 100 else each % 2**40 - 2
                     for each in numbers
                 )
-                memory = Memory(name, size, Handle(known, ints))
+                memory = hal.Memory(name, size, hal.Handle(known, ints))
                 with Mapper() as mapper:
                     whole = view(mapper.map(memory))
                     twins.same("size", len(whole), size)
@@ -405,7 +395,7 @@ _HTTP = (
 _OfFiles = partial(FuzzTarget, mutate=mutators.damaged_file)
 _OfEngines = partial(_OfFiles, takes_device=True)
 _OfValues = partial(FuzzTarget, mutate=mutators.damaged_values)
-_REFUSED = (InvalidArgumentError,)
+_REFUSED = (hal.InvalidArgumentError,)
 _RINGS = bytes(range(256)), bytes(range(255, -1, -1))
 
 TARGETS = {

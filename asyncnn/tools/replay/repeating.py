@@ -13,25 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.burst import BurstController
 from asyncnn.callbacks import ExecutionFuture, launched_preparation
-from asyncnn.hal.errors import MISSED, AsyncnnError, GeneralFailureError
-from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel, ISyncFence
+from asyncnn.hal.errors import MISSED
 from asyncnn.hal.refusals import PrepareArguments
-from asyncnn.hal.types import (
-    BufferDesc,
-    BufferToken,
-    ErrorStatus,
-    ExecutionOptions,
-    ExecutionPreference,
-    MeasureTiming,
-    Memory,
-    Model,
-    OutputShapes,
-    Priority,
-    Request,
-    RequestArgument,
-)
+from asyncnn.hal.types import ExecutionOptions, OutputShapes
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.memory.shared import allocate
 from asyncnn.service.recorded_memory import CallKind
@@ -65,7 +52,7 @@ class CallOutcome(msgspec.Struct, frozen=True):
     shapes: OutputShapes = ()
 
 
-class CannotRepeatError(GeneralFailureError):
+class CannotRepeatError(hal.GeneralFailureError):
     """A call whose arguments are not in the recording."""
 
 
@@ -87,8 +74,8 @@ class RepeatedExecution(NamedTuple):
     """An execution that is to be repeated."""
 
     call: RecordedCall
-    prepared: IPreparedModel
-    request: Request
+    prepared: hal.IPreparedModel
+    request: hal.Request
     options: ExecutionOptions
 
 
@@ -100,7 +87,7 @@ class Repetition:
     """
 
     def __init__(
-        self, record: CallRecord, device: IDevice, models: Mapping[int, Model]
+        self, record: CallRecord, device: hal.IDevice, models: Mapping[int, hal.Model]
     ) -> None:
         self.outcomes: dict[int, CallOutcome] = {}
         self.refusals: dict[int, str] = {}
@@ -108,11 +95,11 @@ class Repetition:
         self._record = record
         self._device = device
         self._models = models
-        self.prepared: dict[int, IPreparedModel | AsyncnnError] = {}
-        self._pools: dict[RecordedPool, Memory] = {}
-        self._buffers: dict[int, tuple[IBuffer | None, BufferToken]] = {}
+        self.prepared: dict[int, hal.IPreparedModel | hal.AsyncnnError] = {}
+        self._pools: dict[RecordedPool, hal.Memory] = {}
+        self._buffers: dict[int, tuple[hal.IBuffer | None, hal.BufferToken]] = {}
         self._bursts: dict[tuple[int, int], BurstController] = {}
-        self._fences: dict[tuple[int, int], ISyncFence | None] = {}
+        self._fences: dict[tuple[int, int], hal.ISyncFence | None] = {}
         self._open: dict[int, asyncio.Task[CallOutcome]] = {}
         self._overwritten: set[int] = set()
 
@@ -139,7 +126,7 @@ class Repetition:
             for place in list(self._open):
                 await self._end(place)
 
-    def model_of(self, call: RecordedCall) -> Model | None:
+    def model_of(self, call: RecordedCall) -> hal.Model | None:
         """Return the model that a call is of, if there is one."""
         request = self._record.requests.get(call.subject)
         return self._models.get(request.model if request else call.subject)
@@ -208,8 +195,8 @@ class Repetition:
         model, known = _recorded(self._models, number), self._record.models[number]
         asked = PrepareArguments(
             model,
-            _enumerator(ExecutionPreference, known.preference),
-            _enumerator(Priority, known.priority),
+            _enumerator(hal.ExecutionPreference, known.preference),
+            _enumerator(hal.Priority, known.priority),
             deadline,
         )
         callback = launched_preparation(self._device, asked)
@@ -217,18 +204,18 @@ class Repetition:
         async def ended() -> _Ended:
             try:
                 self.prepared[number] = await callback
-            except AsyncnnError as error:
+            except hal.AsyncnnError as error:
                 self.prepared[number] = error
                 return error.status, str(error), ()
-            return ErrorStatus.NONE, "", ()
+            return hal.ErrorStatus.NONE, "", ()
 
         return ended()
 
-    async def _model(self, number: int) -> IPreparedModel:
+    async def _model(self, number: int) -> hal.IPreparedModel:
         if number not in self.prepared:
             await self._preparing(number, None)
         prepared = self.prepared[number]
-        if isinstance(prepared, AsyncnnError):
+        if isinstance(prepared, hal.AsyncnnError):
             raise CannotRepeatError(f"its model is refused: {prepared.message}")
         return prepared
 
@@ -242,17 +229,17 @@ class Repetition:
         return ended()
 
     async def _allocated(
-        self, recorded: RecordedBuffer, models: list[IPreparedModel]
+        self, recorded: RecordedBuffer, models: list[hal.IPreparedModel]
     ) -> _Ended:
         roles = recorded.input_roles, recorded.output_roles
         status, buffer, token = await self._device.allocate(
-            BufferDesc(recorded.dimensions), models, *roles
+            hal.BufferDesc(recorded.dimensions), models, *roles
         )
-        if status is ErrorStatus.NONE:
-            self._buffers[recorded.token] = buffer, BufferToken(token)
+        if status is hal.ErrorStatus.NONE:
+            self._buffers[recorded.token] = buffer, hal.BufferToken(token)
         return status, "", ()
 
-    async def _buffer(self, token: int) -> tuple[IBuffer | None, BufferToken]:
+    async def _buffer(self, token: int) -> tuple[hal.IBuffer | None, hal.BufferToken]:
         if token not in self._buffers:
             for each in self._record.buffers.values():
                 if each.token == token:
@@ -275,17 +262,17 @@ class Repetition:
 
         return ended()
 
-    def _copied(self, call: RecordedCall) -> Memory:
+    def _copied(self, call: RecordedCall) -> hal.Memory:
         return self._pool(RecordedPool(-call.connection, call.number))
 
     async def _execute(self, place: int, call: RecordedCall) -> Awaitable[_Ended]:
         recorded = _recorded(self._record.requests, call.subject, "request")
         prepared = await self._model(recorded.model)
         pools = [await self._named(pool) for pool in recorded.pools]
-        request = Request(recorded.inputs, recorded.outputs, tuple(pools))
+        request = hal.Request(recorded.inputs, recorded.outputs, tuple(pools))
         self._write_inputs(place, call, recorded)
         options = ExecutionOptions(
-            measure=_enumerator(MeasureTiming, call.measure),
+            measure=_enumerator(hal.MeasureTiming, call.measure),
             deadline=_past_or_none(call),
         )
         if call.kind is CallKind.BURST:
@@ -316,7 +303,7 @@ class Repetition:
             try:
                 result = await task
             except asyncio.CancelledError:
-                return ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, "cancelled", ()
+                return hal.ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, "cancelled", ()
             return result.status, result.reason, result.output_shapes
 
         return ended()
@@ -335,19 +322,19 @@ class Repetition:
         async def ended() -> _Ended:
             if callback is None:
                 return status, "", ()
-            with suppress(AsyncnnError):
+            with suppress(hal.AsyncnnError):
                 if fence is not None:
                     await fence
             return callback.get_execution_info()[0], "", ()
 
         return ended()
 
-    async def _named(self, pool: RecordedPool) -> Memory | BufferToken:
+    async def _named(self, pool: RecordedPool) -> hal.Memory | hal.BufferToken:
         if pool.is_buffer:
             return (await self._buffer(pool.number))[1]
         return self._pool(pool)
 
-    def _pool(self, pool: RecordedPool) -> Memory:
+    def _pool(self, pool: RecordedPool) -> hal.Memory:
         memory = self._pools.get(pool)
         if memory is None:
             memory = allocate(pool.size) if pool.size else from_buffer(b"")
@@ -407,7 +394,7 @@ def is_complete(call: RecordedCall, recorded: RecordedRequest) -> bool:
     return True
 
 
-def _span(recorded: RecordedRequest, argument: RequestArgument) -> PoolSpan | None:
+def _span(recorded: RecordedRequest, argument: hal.RequestArgument) -> PoolSpan | None:
     """Return where an argument lies; None if it is in no pool, or outside of it."""
     place = argument.location
     if argument.has_no_value or not 0 <= place.pool_index < len(recorded.pools):
