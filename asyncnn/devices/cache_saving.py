@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.devices.cache_files import CacheFiles, asking, replace_together
 from asyncnn.devices.cache_format import (
     COMPILATION_BYTES,
@@ -37,24 +38,16 @@ from asyncnn.engine.records import StepRecord
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.slices import sliced
-from asyncnn.hal.types import (
-    DataLocation,
-    Model,
-    Operand,
-    OperandLifeTime,
-    OperandType,
-    Subgraph,
-)
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps
 
 _WORTH_MAPPING_BYTES = 2**8
 """Less is not worth a place of its own."""
 _NUMBERS = QUANT8_TYPES | {
-    OperandType.TENSOR_FLOAT32,
-    OperandType.TENSOR_FLOAT16,
-    OperandType.TENSOR_QUANT8_SYMM,
-    OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
+    hal.OperandType.TENSOR_FLOAT32,
+    hal.OperandType.TENSOR_FLOAT16,
+    hal.OperandType.TENSOR_QUANT8_SYMM,
+    hal.OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
 }
 
 
@@ -123,7 +116,7 @@ def _recording(
 
 
 def _cutting(
-    subgraph: Subgraph, plan: PlanRecord, layout: "DataLayout", slices: list[bytes]
+    subgraph: hal.Subgraph, plan: PlanRecord, layout: "DataLayout", slices: list[bytes]
 ) -> Steps[SlicedPlan]:
     folded: list[tuple[int, StoredArray]] = []
     for index, value in plan.folded.items():
@@ -180,16 +173,16 @@ class DataLayout:
         return StoredArray(array.dtype.str, array.shape, *place)
 
 
-def with_placed_constants(model: Model, layout: DataLayout) -> Model:
+def with_placed_constants(model: hal.Model, layout: DataLayout) -> hal.Model:
     """Return a model without pools; constants lie where ``layout`` has placed them.
 
     The data cache stands for pool 0, its values for the operand values.
     """
     pools = [view(memory) for memory in model.pools]
-    copied = OperandLifeTime.CONSTANT_COPY
-    referenced = OperandLifeTime.CONSTANT_REFERENCE
+    copied = hal.OperandLifeTime.CONSTANT_COPY
+    referenced = hal.OperandLifeTime.CONSTANT_REFERENCE
 
-    def place(operand: Operand) -> Operand:
+    def place(operand: hal.Operand) -> hal.Operand:
         if operand.lifetime not in CONSTANT_LIFETIMES:
             return operand
         at = operand.location
@@ -201,10 +194,10 @@ def with_placed_constants(model: Model, layout: DataLayout) -> Model:
         return replace(
             operand,
             lifetime=referenced if is_data else copied,
-            location=DataLocation(offset=offset, length=at.length),
+            location=hal.DataLocation(offset=offset, length=at.length),
         )
 
-    def place_all(subgraph: Subgraph) -> Subgraph:
+    def place_all(subgraph: hal.Subgraph) -> hal.Subgraph:
         return replace(subgraph, operands=tuple(map(place, subgraph.operands)))
 
     return replace(

@@ -27,14 +27,8 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    BusyError,
-    DeviceClosedError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    shortage_of,
-)
+from asyncnn import hal
+from asyncnn.hal.errors import shortage_of
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.kernels.kernel import (
     EngineKernel,
@@ -99,7 +93,7 @@ class EngineLibrary(ABC):
         made = ctypes.c_void_p()
         self.call(name, *arguments, ctypes.byref(made))
         if not made.value:
-            raise GeneralFailureError(f"{self.title}{name} has made nothing")
+            raise hal.GeneralFailureError(f"{self.title}{name} has made nothing")
         return made.value
 
     def number(self, name: str, *arguments: Any) -> int:
@@ -116,11 +110,11 @@ class EngineLibrary(ABC):
         self._is_forked = True
 
     @abstractmethod
-    def failure(self, name: str, status: int) -> AsyncnnError:
+    def failure(self, name: str, status: int) -> hal.AsyncnnError:
         """Return the error for a status that a function has returned."""
 
 
-class NoElementsError(GeneralFailureError):
+class NoElementsError(hal.GeneralFailureError):
     """A graph has an input or output without elements, for which there is no memory."""
 
 
@@ -238,32 +232,32 @@ class CompiledGraph(ABC):
         if _process.is_ending:
             return False
         if self._is_closing:
-            raise DeviceClosedError("the compiled graph is closed")
-        raise BusyError("the compiled graph runs in another thread")
+            raise hal.DeviceClosedError("the compiled graph is closed")
+        raise hal.BusyError("the compiled graph runs in another thread")
 
     def _check(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         _check_all("input", inputs, self.inputs)
         _check_all("output", outputs, self.outputs)
         for number, array in enumerate(outputs):
             if not array.flags.writeable:
-                raise InvalidArgumentError(f"output {number} is read-only")
+                raise hal.InvalidArgumentError(f"output {number} is read-only")
 
 
 def _check_all(
     kind: str, arrays: Sequence[Array], tensors: Sequence[CompiledTensor]
 ) -> None:
     if len(arrays) != len(tensors):
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"{len(arrays)} {kind}s were given; the graph has {len(tensors)}"
         )
     for number, (array, tensor) in enumerate(zip(arrays, tensors, strict=True)):
         if array.dtype != tensor.dtype or array.nbytes != tensor.nbytes:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"{kind} {number} is {array.dtype}{list(array.shape)}; "
                 f"the graph has {tensor.dtype}{list(tensor.shape)}"
             )
         if not array.flags.c_contiguous:
-            raise InvalidArgumentError(f"{kind} {number} is not C-contiguous")
+            raise hal.InvalidArgumentError(f"{kind} {number} is not C-contiguous")
 
 
 class GraphKernel(EngineKernel):
@@ -327,7 +321,7 @@ class GraphKernel(EngineKernel):
             return self._spare[threads].pop()
         try:
             return self._compiled(threads)
-        except (AsyncnnError, OSError, MemoryError) as error:
+        except (hal.AsyncnnError, OSError, MemoryError) as error:
             if threads == 1:
                 raise
             self._widened = 1  # one thread does as well

@@ -18,24 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncnn import hal
 from asyncnn.devices.buffer_use import BufferUse, KnownBuffer
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    GeneralFailureError,
-    InvalidArgumentError,
-)
 from asyncnn.hal.operands import dtype_of, element_size_bytes
-from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
-    BufferToken,
-    Dimensions,
-    ErrorStatus,
-    Memory,
-    Model,
-    Request,
-)
 from asyncnn.hal.validate import validate_memory
 from asyncnn.hal.validate.buffers import BufferPlan, checked_contents, plan_buffer
 from asyncnn.hal.validate.rules import checked_size_bytes, malformed_as_invalid
@@ -76,7 +61,7 @@ class Buffers:
     def __init__(
         self,
         max_bytes: int,
-        cause_of_death: Callable[[], DeviceUnavailableError | None],
+        cause_of_death: Callable[[], hal.DeviceUnavailableError | None],
     ) -> None:
         self._max_bytes = max_bytes
         self._known: WeakValueDictionary[int, KnownBuffer] = WeakValueDictionary()
@@ -86,16 +71,16 @@ class Buffers:
         self._offload = SerialOffload()
         self._copies: set[asyncio.Task[None]] = set()
 
-    def of(self, model: Model) -> "ModelBuffers":
+    def of(self, model: hal.Model) -> "ModelBuffers":
         """Return what stands for a prepared model in the roles of buffers."""
         return ModelBuffers(self, model)
 
     def allocate(
         self,
-        desc: BufferDesc,
+        desc: hal.BufferDesc,
         models: Sequence["ModelBuffers | None"],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
+        input_roles: Sequence[hal.BufferRole],
+        output_roles: Sequence[hal.BufferRole],
     ) -> tuple["ReferenceBuffer", int]:
         """Allocate a buffer; return it and its token. None stands for a foreign model.
 
@@ -115,33 +100,33 @@ class Buffers:
             plan = models[0].same_plan(plan)
         operand = plan.operand
         if not element_size_bytes(operand.type):
-            raise GeneralFailureError(f"no buffers of type {operand.type}")
+            raise hal.GeneralFailureError(f"no buffers of type {operand.type}")
         token = self._new_token()
         managed = ManagedBuffer(token, dtype_of(operand.type), self._account())
         if plan.is_fixed:
             checked_size_bytes(operand.type, operand.dimensions, "A4")
             try:
                 managed.reserve(operand.dimensions)
-            except AsyncnnError as error:
+            except hal.AsyncnnError as error:
                 _log.log(logging.WARNING, "no buffer allocated: %s", error)
-                raise GeneralFailureError(str(error)) from error
+                raise hal.GeneralFailureError(str(error)) from error
         known = self._known[token] = KnownBuffer(managed, plan)
         return ReferenceBuffer(known, self), token
 
-    def find(self, pool: BufferToken) -> KnownBuffer:
+    def find(self, pool: hal.BufferToken) -> KnownBuffer:
         """Return the buffer of a token.
 
         :raises InvalidArgumentError: if there is none.
         """
         known = self._known.get(pool.token)
         if known is None:
-            raise InvalidArgumentError(f"there is no buffer {pool.token}")
+            raise hal.InvalidArgumentError(f"there is no buffer {pool.token}")
         return known
 
     async def run(
         self,
         copy: Callable[[Mapper], None],
-        memory: Memory,
+        memory: hal.Memory,
         ended: Callable[[bool], None],
     ) -> None:
         """Run ``copy`` from or to ``memory``; call ``ended``, once, if it went well.
@@ -213,10 +198,10 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
     """A prepared model's way to the buffers of its device, and its identity there."""
 
     buffers: Buffers
-    model: Model
+    model: hal.Model
     _plans: dict[BufferPlan, BufferPlan] = msgspec.field(default_factory=dict)
 
-    def use(self, request: Request, found: Mapping[int, KnownBuffer]) -> BufferUse:
+    def use(self, request: hal.Request, found: Mapping[int, KnownBuffer]) -> BufferUse:
         """Return what a validated request does with the buffers that it names.
 
         :raises InvalidArgumentError: if one has no such role, or is used as an output
@@ -224,17 +209,17 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
         """
         return BufferUse(self, self.model, request, found)
 
-    def found(self, request: Request) -> dict[int, KnownBuffer]:
+    def found(self, request: hal.Request) -> dict[int, KnownBuffer]:
         """Return the buffers that a validated request names, by position of the pool.
 
         :raises InvalidArgumentError: if one is unknown.
         """
-        if BufferToken not in map(type, request.pools):
+        if hal.BufferToken not in map(type, request.pools):
             return {}
         return {
             index: self.buffers.find(pool)
             for index, pool in enumerate(request.pools)
-            if isinstance(pool, BufferToken)
+            if isinstance(pool, hal.BufferToken)
         }
 
     def same_plan(self, plan: BufferPlan) -> BufferPlan:
@@ -258,31 +243,33 @@ class ReferenceBuffer:
         """Whether the shape of its contents is known beforehand."""
         return self._known.plan.is_fixed
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return why its device takes no work any more; see `IMortal`."""
         return self._buffers.cause_of_death()
 
-    async def copy_to(self, destination: Memory) -> ErrorStatus:
+    async def copy_to(self, destination: hal.Memory) -> hal.ErrorStatus:
         """Copy the contents; see `IBuffer.copy_to`."""
         try:
             self._buffers.check_open()
             await self._copy_to(destination)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             logger.info("copy from a buffer failed: %s", error)
             return error.status
-        return ErrorStatus.NONE
+        return hal.ErrorStatus.NONE
 
-    async def copy_from(self, source: Memory, dimensions: Dimensions) -> ErrorStatus:
+    async def copy_from(
+        self, source: hal.Memory, dimensions: hal.Dimensions
+    ) -> hal.ErrorStatus:
         """Set the contents; see `IBuffer.copy_from`."""
         try:
             self._buffers.check_open()
             await self._copy_from(source, dimensions)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             logger.info("copy to a buffer failed: %s", error)
             return error.status
-        return ErrorStatus.NONE
+        return hal.ErrorStatus.NONE
 
-    async def _copy_to(self, destination: Memory) -> None:
+    async def _copy_to(self, destination: hal.Memory) -> None:
         managed, plan = self._known.managed, self._known.plan
         _check_pool(destination)
         dimensions = managed.current
@@ -294,54 +281,54 @@ class ReferenceBuffer:
         copy = partial(_copy_out, claimed.storage.reserve, destination)
         await self._buffers.run(copy, destination, lambda _: managed.end_reading())
 
-    async def _copy_from(self, source: Memory, dimensions: Dimensions) -> None:
+    async def _copy_from(self, source: hal.Memory, dimensions: hal.Dimensions) -> None:
         managed = self._known.managed
         try:
             _check_pool(source)
             complete = checked_contents(self._known.plan, dimensions)
             _check_size(source, managed.size_bytes(complete))
-        except InvalidArgumentError:
+        except hal.InvalidArgumentError:
             managed.discard()  # as after any copy that fails
             raise
         claimed = managed.begin_writing()
         copy = partial(_copy_in, claimed.storage.reserve, source)
         await self._buffers.run(copy, source, partial(self._filled, complete))
 
-    def _filled(self, dimensions: Dimensions, has_succeeded: bool) -> None:
+    def _filled(self, dimensions: hal.Dimensions, has_succeeded: bool) -> None:
         self._known.managed.end_writing(dimensions if has_succeeded else None)
 
 
-def _check_pool(memory: Memory) -> None:
+def _check_pool(memory: hal.Memory) -> None:
     with malformed_as_invalid("pool"):
         validate_memory(memory, rule="B2")
 
 
-def _check_size(memory: Memory, expected: int) -> None:
+def _check_size(memory: hal.Memory, expected: int) -> None:
     if memory.size != expected:
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"the pool has {memory.size} bytes, the contents {expected} [B2]"
         )
 
 
 def _copy_in(
-    target: Callable[[int], NDArray[np.uint8]], memory: Memory, mapper: Mapper
+    target: Callable[[int], NDArray[np.uint8]], memory: hal.Memory, mapper: Mapper
 ) -> None:
     data = _bytes(mapper.map(memory))
     np.copyto(target(memory.size), data)
 
 
 def _copy_out(
-    source: Callable[[int], NDArray[np.uint8]], memory: Memory, mapper: Mapper
+    source: Callable[[int], NDArray[np.uint8]], memory: hal.Memory, mapper: Mapper
 ) -> None:
     mapped = mapper.map(memory)
     data = _bytes(mapped)
     if not data.flags.writeable:
-        raise InvalidArgumentError("the pool to copy to is read-only")
+        raise hal.InvalidArgumentError("the pool to copy to is read-only")
     np.copyto(data, source(memory.size))
     mapper.flush(mapped)
 
 
-def _bytes(mapped: Memory) -> NDArray[np.uint8]:
+def _bytes(mapped: hal.Memory) -> NDArray[np.uint8]:
     assert mapped.buffer is not None
     if not mapped.size:
         return np.empty(0, np.uint8)

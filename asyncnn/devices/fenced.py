@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from time import monotonic_ns, perf_counter_ns
 
+from asyncnn import hal
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import check_deadline, earlier
 from asyncnn.devices.buffer_use import IBufferUse
@@ -26,30 +27,18 @@ from asyncnn.engine.job import made
 from asyncnn.fenced_run import FencedRun, Source, too_many_fenced
 from asyncnn.fences.core import Gate
 from asyncnn.fences.fence import active_fences
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    ResourceExhaustedTransientError,
-    closed_error,
-    failure_of,
-)
+from asyncnn.hal.errors import closed_error
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    ExecutionOptions,
-    OutputShapes,
-    Request,
-    Timing,
-)
+from asyncnn.hal.types import ExecutionOptions, OutputShapes
 from asyncnn.qos import Scheduler, calling_client
 from asyncnn.tracing import active
 from asyncnn.turn import TURN_NS, in_this_turn
 
 logger = logging.getLogger(__name__)
 
-_NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
-_NOTHING = Request((), (), ())
-_DONE = ExecutionResult(_NONE, (), NO_TIMING)
+_NONE = hal.ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
+_NOTHING = hal.Request((), (), ())
+_DONE = ExecutionResult(_NONE, (), hal.NO_TIMING)
 
 
 class FencedExecution(FencedRun, Run):
@@ -96,16 +85,18 @@ class FencedExecution(FencedRun, Run):
         if self.is_scheduled:
             self.abandon()
         else:
-            self.refuse(ResourceExhaustedTransientError("the execution was cancelled"))
+            self.refuse(
+                hal.ResourceExhaustedTransientError("the execution was cancelled")
+            )
 
-    def refuse(self, error: AsyncnnError) -> None:
+    def refuse(self, error: hal.AsyncnnError) -> None:
         """End it before it was scheduled; does nothing if it has ended."""
         if self._result is None:
             if self.use is not None:
                 self.use.settle(error.status, ())
-            self._report_end(error, (), NO_TIMING)
+            self._report_end(error, (), hal.NO_TIMING)
 
-    def _opened(self, failure: AsyncnnError | None) -> None:
+    def _opened(self, failure: hal.AsyncnnError | None) -> None:
         """Have it begin in turn; or fail, but not at once, as a long chain may."""
         if failure is not None:
             self.loop.call_soon(self.refuse, failure)
@@ -114,7 +105,7 @@ class FencedExecution(FencedRun, Run):
         self.owner.make_ready(self)
 
     def _report_end(
-        self, error: AsyncnnError | None, shapes: OutputShapes, timing: Timing
+        self, error: hal.AsyncnnError | None, shapes: OutputShapes, timing: hal.Timing
     ) -> None:
         owner = self.owner
         owner.open.discard(self)
@@ -130,14 +121,14 @@ class FencedExecution(FencedRun, Run):
         fenced, result = timing, _DONE
         if error is not None:
             status, reason = error.status, str(error)
-            if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
-                status = ErrorStatus.GENERAL_FAILURE  # fences know nothing of sizes
+            if status is hal.ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+                status = hal.ErrorStatus.GENERAL_FAILURE  # fences know nothing of sizes
             logger.info("fenced execution failed: %s: %s", status.name, reason)
-            result = ExecutionResult(status, (), NO_TIMING, reason)
-        elif timing is not NO_TIMING:
+            result = ExecutionResult(status, (), hal.NO_TIMING, reason)
+        elif timing is not hal.NO_TIMING:
             waited_us = (self._launched_ns - self._asked_perf_ns) // 1000
             in_driver_us = timing.time_in_driver + waited_us
-            timing = Timing(timing.time_on_device, in_driver_us)
+            timing = hal.Timing(timing.time_on_device, in_driver_us)
             result = ExecutionResult(_NONE, (), timing)
         self.complete(result, fenced)
 
@@ -170,7 +161,7 @@ class FencedExecutions:
     def launch(
         self,
         executable: Executable,
-        request: Request,
+        request: hal.Request,
         use: IBufferUse | None,
         wait_for: Sequence[Source],
         options: ExecutionOptions,
@@ -261,7 +252,7 @@ class FencedExecutions:
                     self.loop.call_soon(self._end_turn)
                 self._turn_spent_ns += execution.computed_ns
                 return
-        except ResourceExhaustedTransientError as error:
+        except hal.ResourceExhaustedTransientError as error:
             if not any(each.is_scheduled for each in self.open):
                 execution.refuse(error)
                 return
@@ -271,7 +262,7 @@ class FencedExecutions:
             self.is_stalled = True
         except Exception as error:
             # Whatever it is, its fence ends, and the others have their turn.
-            execution.refuse(failure_of(error))
+            execution.refuse(hal.failure_of(error))
         else:
             execution.is_scheduled = True
             if execution.gate is not None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import (
     ExecutionResult,
@@ -32,25 +33,9 @@ from asyncnn.engine.arguments import bound_arrays, input_shapes
 from asyncnn.engine.job import made
 from asyncnn.execution import Execution
 from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    InvalidArgumentError,
-)
-from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import BurstArguments, CacheArguments, status_of_launch
-from asyncnn.hal.types import (
-    NO_TIMING,
-    BufferToken,
-    ErrorStatus,
-    ExecutionOptions,
-    ExecutionPreference,
-    Handle,
-    MeasureTiming,
-    Model,
-    Request,
-)
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.logs import DRIVER, EXECUTION
 from asyncnn.offload import offload_steps
@@ -64,7 +49,7 @@ _LOW_POWER = 4.0
 """How much longer those on the loop may be, and what their lane time counts."""
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
-_NONE = ErrorStatus.NONE
+_NONE = hal.ErrorStatus.NONE
 
 
 class DeviceParts(NamedTuple):
@@ -94,7 +79,7 @@ class InProcessPreparedModel(BasePreparedModel):
     def __init__(self, compiled: Compiled, device: DeviceParts, client: int) -> None:
         program, preference = compiled.program, compiled.preference
         settings = device.settings
-        factor = _LOW_POWER if preference is ExecutionPreference.LOW_POWER else 1.0
+        factor = _LOW_POWER if preference is hal.ExecutionPreference.LOW_POWER else 1.0
         self._compiled = compiled
         self._caches = device.caches
         self._program = program
@@ -117,7 +102,7 @@ class InProcessPreparedModel(BasePreparedModel):
             computing=blas_threads_limited(settings.blas_threads),
         )
         self._executable.cost = factor
-        if preference is ExecutionPreference.FAST_SINGLE_ANSWER:
+        if preference is hal.ExecutionPreference.FAST_SINGLE_ANSWER:
             threads = min(settings.most_threads, scheduler.lanes)
             if threads > 1 and program.has_engine:
                 spreading = Spreading(
@@ -128,7 +113,7 @@ class InProcessPreparedModel(BasePreparedModel):
         self._kind: type[Run] = Run
         if compiled.batching is not None and not compiled.batching.why_not:
             self._be_batched(compiled.batching, settings)
-        self._is_sustained = preference is ExecutionPreference.SUSTAINED_SPEED
+        self._is_sustained = preference is hal.ExecutionPreference.SUSTAINED_SPEED
 
     @property
     def stays_ready(self) -> bool:
@@ -139,29 +124,29 @@ class InProcessPreparedModel(BasePreparedModel):
         )
 
     @property
-    def signature(self) -> Model:
+    def signature(self) -> hal.Model:
         """The inputs and outputs of the model; see `IDescribed`."""
         return signature_of(self._program.source)
 
     def execute_1_3(
         self,
-        request: Request,
-        measure: MeasureTiming,
+        request: hal.Request,
+        measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
         callback: IExecutionCallback | None,
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+            return hal.ErrorStatus.INVALID_ARGUMENT
         if EXECUTION.is_on:
             _report_launch("execute", request, deadline)
         report = OneShot(partial(notify_outcome, callback))
         try:
             request, use = self._taken(request, is_fenced=False)
             options = execution_options(measure, deadline, loop_timeout_duration)
-        except AsyncnnError as error:
-            report(error, (), NO_TIMING)
+        except hal.AsyncnnError as error:
+            report(error, (), hal.NO_TIMING)
             return error.status
         kind = self._kind if active.recorder is None else Traced
         work = kind(
@@ -179,14 +164,14 @@ class InProcessPreparedModel(BasePreparedModel):
                 work.claim(use)
             waits = not work.has_plan and self._new_shapes.take(work)
             is_over = not waits and self._scheduler.submit(work)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return _refused(work, error)
         if not is_over:
             callback.link_to_death(work.abandon)
         return _NONE
 
     def launch(
-        self, execution: Request, options: ExecutionOptions
+        self, execution: hal.Request, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         """Launch an execution, and return its end; see `IInProcess.launch`."""
         executable = self._executable
@@ -209,7 +194,7 @@ class InProcessPreparedModel(BasePreparedModel):
             if use is not None:
                 run.claim(use)
             self._scheduler.submit(run)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             _refused(run, error)
         return run
 
@@ -228,45 +213,48 @@ class InProcessPreparedModel(BasePreparedModel):
         run: Run = made(kind, self._executable, usual, tensors, options, client)
         try:
             self._scheduler.submit(run)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             _refused(run, error)
         return run
 
     def execute_threadsafe(
         self,
-        request: Request,
-        measure: MeasureTiming,
+        request: hal.Request,
+        measure: hal.MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
         callback: IExecutionCallback,
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         """Launch an execution on any thread; see `IInProcess.execute_threadsafe`."""
         if EXECUTION.is_on:
             _report_launch("execute_threadsafe", request, deadline)
         report = OneShot(partial(notify_outcome, callback))
         try:
-            if BufferToken in map(type, request.pools):
-                raise InvalidArgumentError("buffers belong to the event loop")
+            if hal.BufferToken in map(type, request.pools):
+                raise hal.InvalidArgumentError("buffers belong to the event loop")
             request, _ = self._taken(request, is_fenced=False)
             options = execution_options(measure, deadline, loop_timeout_duration)
-        except AsyncnnError as error:
-            report(error, (), NO_TIMING)
+        except hal.AsyncnnError as error:
+            report(error, (), hal.NO_TIMING)
             return error.status
         kind = Run if active.recorder is None else Traced
         client = calling_client.get()
         work = kind(self._executable, request, options, client, report)
         cancel = self._scheduler.cancel_threadsafe
-        aborted = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+        aborted = hal.ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         # First: the end may have been reported when the next call returns.
         callback.link_to_death(partial(cancel, work, aborted))
         try:
             self._scheduler.submit_threadsafe(work)
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             return _refused(work, error)
         return _NONE
 
     def launch_fenced(
-        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+        self,
+        request: hal.Request,
+        wait_for: Sequence[Source],
+        options: ExecutionOptions,
     ) -> FencedRun:
         """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
 
@@ -293,7 +281,7 @@ class InProcessPreparedModel(BasePreparedModel):
 
     def bind(
         self, tensors: Sequence[object], are_usual: bool = False, /
-    ) -> Request | None:
+    ) -> hal.Request | None:
         """Return a request on arrays; see `IInProcess.bind`."""
         plan, usual = self._program.fixed_plan, self._usual
         arrays: Any = tensors  # `cast` would be a call
@@ -313,7 +301,7 @@ class InProcessPreparedModel(BasePreparedModel):
             self._usual = Execution((), (), (), self._executable, plan, ())
         return Execution((), (), (), self._executable, plan, arrays)
 
-    def _bind_open(self, tensors: Sequence[Any]) -> Request | None:
+    def _bind_open(self, tensors: Sequence[Any]) -> hal.Request | None:
         """Return a request by the plan for the lengths of inputs; None without one."""
         program = self._program
         main = program.model.main
@@ -350,7 +338,7 @@ class InProcessPreparedModel(BasePreparedModel):
             arrays = cast("list[Any]", tensors)
         return Execution((), (), (), self._executable, plan, arrays)
 
-    def create_reusable_execution(self, request: Request) -> Request:
+    def create_reusable_execution(self, request: hal.Request) -> hal.Request:
         """Return a checked request; see `IReusing.create_reusable_execution`."""
         if type(request) is Execution and request.executable is self._executable:
             return request
@@ -360,11 +348,13 @@ class InProcessPreparedModel(BasePreparedModel):
             self.buffers.use(request, found)
         return self._bound(request, found)
 
-    def _check(self, request: Request, *, is_fenced: bool) -> None:
+    def _check(self, request: hal.Request, *, is_fenced: bool) -> None:
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=not is_fenced)
 
-    def _bound(self, request: Request, found: Mapping[int, KnownBuffer]) -> Execution:
+    def _bound(
+        self, request: hal.Request, found: Mapping[int, KnownBuffer]
+    ) -> Execution:
         """Return a checked request with what is the same in all its runs.
 
         ``found`` are the buffers that it names, by position of the pool.
@@ -386,8 +376,8 @@ class InProcessPreparedModel(BasePreparedModel):
         return Execution(*of, self._executable, plan, arrays, buffers)
 
     def _taken(
-        self, request: Request, *, is_fenced: bool
-    ) -> tuple[Request, IBufferUse | None]:
+        self, request: hal.Request, *, is_fenced: bool
+    ) -> tuple[hal.Request, IBufferUse | None]:
         """Return what to execute, and what that does with buffers, if it names any."""
         is_own = False
         if type(request) is Execution and request.executable is self._executable:
@@ -406,8 +396,8 @@ class InProcessPreparedModel(BasePreparedModel):
         return self._bound(request, found), None
 
     async def save_to_cache(
-        self, model_cache: Handle, data_cache: Handle, token: bytes
-    ) -> ErrorStatus:
+        self, model_cache: hal.Handle, data_cache: hal.Handle, token: bytes
+    ) -> hal.ErrorStatus:
         """Save the model, on a thread; see `ISavable.save_to_cache`."""
         DRIVER("save_to_cache")
         cause = self.cause_of_death()
@@ -416,12 +406,12 @@ class InProcessPreparedModel(BasePreparedModel):
         try:
             cache = CacheArguments((model_cache,), (data_cache,), token)
             await offload_steps(self._caches.saving(self._compiled, cache))
-        except AsyncnnError as error:
+        except hal.AsyncnnError as error:
             logger.info("a model is not cached: %s: %s", error.status.name, error)
             return error.status
-        return ErrorStatus.NONE
+        return hal.ErrorStatus.NONE
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
+    def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return why its device executes nothing any more; see `IMortal`."""
         return self._scheduler.cause_of_death()
 
@@ -465,19 +455,19 @@ class InProcessPreparedModel(BasePreparedModel):
 
     async def _configure(
         self, asked: BurstArguments
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+    ) -> tuple[hal.ErrorStatus, hal.IBurstContext | None]:
         DRIVER("configure_execution_burst")
         return self._bursts.configure(self, *asked)
 
 
-def _refused(work: Run, error: AsyncnnError) -> ErrorStatus:
+def _refused(work: Run, error: hal.AsyncnnError) -> hal.ErrorStatus:
     work.fail(error)
     work.finish()
     return status_of_launch(error)
 
 
 def _report_launch(
-    call: str, request: Request, deadline: int | None, **more: object
+    call: str, request: hal.Request, deadline: int | None, **more: object
 ) -> None:
     inputs, outputs = len(request.inputs), len(request.outputs)
     EXECUTION(call, inputs=inputs, outputs=outputs, deadline_ns=deadline, **more)

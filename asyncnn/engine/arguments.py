@@ -6,25 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.engine.plan import Plan, Port
 from asyncnn.engine.program import InputShapes, Program
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    InvalidArgumentError,
-    OutputInsufficientSizeError,
-)
 from asyncnn.hal.operands import combine_dimensions, is_scalar
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.types import (
-    BufferToken,
-    Dimensions,
-    Memory,
-    Operand,
-    OutputShape,
-    OutputShapes,
-    Request,
-    RequestArgument,
-)
+from asyncnn.hal.types import OutputShapes
 from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import view
 
@@ -32,13 +19,13 @@ _AT_ONCE = 1 << 20
 """Elements of an output that are copied between two checks."""
 
 
-def bound_arrays(plan: Plan, request: Request) -> list[Array] | None:
+def bound_arrays(plan: Plan, request: hal.Request) -> list[Array] | None:
     """Return an array for each port of a fixed plan over the memory of a request.
 
     The inputs', which come first, are read-only. None if an argument needs a closer
     look, see `bound_array`. All pools of ``request`` are memory.
     """
-    pools: Sequence[Memory] = request.pools  # type: ignore[assignment]
+    pools: Sequence[hal.Memory] = request.pools  # type: ignore[assignment]
     arrays: list[Array] = []
     inputs = len(plan.inputs)
     for port, argument in zip(
@@ -53,7 +40,7 @@ def bound_arrays(plan: Plan, request: Request) -> list[Array] | None:
 
 
 def bound_array(
-    port: Port, argument: RequestArgument, data: Any, *, is_read: bool
+    port: Port, argument: hal.RequestArgument, data: Any, *, is_read: bool
 ) -> Array | None:
     """Return the array of a plain argument over ``data``, its pool or buffer.
 
@@ -78,7 +65,7 @@ def bound_array(
     return array
 
 
-def input_shapes(program: Program, request: Request) -> InputShapes:
+def input_shapes(program: Program, request: hal.Request) -> InputShapes:
     """Return the shape of every input of a validated request."""
     declared = program.declared_shapes
     if declared is not None:
@@ -94,7 +81,7 @@ def input_shapes(program: Program, request: Request) -> InputShapes:
     )
 
 
-def _input_shape(operand: Operand, argument: RequestArgument) -> Shape | None:
+def _input_shape(operand: hal.Operand, argument: hal.RequestArgument) -> Shape | None:
     if argument.has_no_value:
         return None
     if is_scalar(operand.type):
@@ -102,7 +89,7 @@ def _input_shape(operand: Operand, argument: RequestArgument) -> Shape | None:
     return combine_dimensions(operand.dimensions, argument.dimensions)
 
 
-def input_arrays(plan: Plan, request: Request) -> list[Array | None]:
+def input_arrays(plan: Plan, request: hal.Request) -> list[Array | None]:
     """Return a read-only array for each input, None where it is omitted.
 
     :raises GeneralFailureError: if a pool cannot be mapped.
@@ -126,7 +113,7 @@ def input_arrays(plan: Plan, request: Request) -> list[Array | None]:
     return arrays
 
 
-def output_arrays(plan: Plan, request: Request) -> list[Array | None]:
+def output_arrays(plan: Plan, request: hal.Request) -> list[Array | None]:
     """Return an array for each output to compute in place.
 
     None stands for an output that is omitted, whose shape is not known yet, or that
@@ -174,7 +161,7 @@ def copy_outputs(
 
 def store_outputs(
     plan: Plan,
-    request: Request,
+    request: hal.Request,
     in_place: Sequence[Array | None],
     outputs: Sequence[Array],
 ) -> OutputShapes:
@@ -186,7 +173,7 @@ def store_outputs(
     """
     if plan.known_outputs is not None:
         return plan.known_outputs
-    shapes = tuple(OutputShape(output.shape, True) for output in outputs)
+    shapes = tuple(hal.OutputShape(output.shape, True) for output in outputs)
     reported = _reported(plan, request, shapes)
     for port, argument, array, output, shape in zip(
         plan.outputs, request.outputs, in_place, outputs, reported, strict=True
@@ -199,10 +186,10 @@ def store_outputs(
 
 
 def _reported(
-    plan: Plan, request: Request, shapes: Sequence[OutputShape]
+    plan: Plan, request: hal.Request, shapes: Sequence[hal.OutputShape]
 ) -> OutputShapes:
     return tuple(
-        OutputShape(
+        hal.OutputShape(
             shape.dimensions,
             argument.has_no_value
             or _suffices(
@@ -217,52 +204,52 @@ def _reported(
     )
 
 
-def _suffices(argument: RequestArgument, shape: Shape, size_bytes: int) -> bool:
+def _suffices(argument: hal.RequestArgument, shape: Shape, size_bytes: int) -> bool:
     dimensions = argument.dimensions
     if dimensions and not _fits(dimensions, shape):
-        raise GeneralFailureError(
+        raise hal.GeneralFailureError(
             f"the output has shape {list(shape)}, the request says {list(dimensions)}"
         )
     return size_bytes <= argument.location.length
 
 
-def _fits(dimensions: Dimensions, shape: Shape) -> bool:
+def _fits(dimensions: hal.Dimensions, shape: Shape) -> bool:
     return len(dimensions) == len(shape) and all(
         axis in (0, length) for axis, length in zip(dimensions, shape, strict=True)
     )
 
 
-def _insufficient(shapes: OutputShapes) -> OutputInsufficientSizeError:
+def _insufficient(shapes: OutputShapes) -> hal.OutputInsufficientSizeError:
     short = [index for index, shape in enumerate(shapes) if not shape.is_sufficient]
-    return OutputInsufficientSizeError(f"outputs {short} need more space", shapes)
+    return hal.OutputInsufficientSizeError(f"outputs {short} need more space", shapes)
 
 
 def _writable(
-    request: Request, argument: RequestArgument, port: Port, shape: Shape
+    request: hal.Request, argument: hal.RequestArgument, port: Port, shape: Shape
 ) -> Array:
     array = _array(request, argument, port, shape)
     if not array.flags.writeable:
-        raise InvalidArgumentError("an output lies in a pool that is read-only")
+        raise hal.InvalidArgumentError("an output lies in a pool that is read-only")
     return array
 
 
 def _array(
-    request: Request, argument: RequestArgument, port: Port, shape: Shape
+    request: hal.Request, argument: hal.RequestArgument, port: Port, shape: Shape
 ) -> Array:
     location = argument.location
     pool = request.pools[location.pool_index]
     count = port.count if shape is port.shape else math.prod(shape)
     if not count:
         return np.empty(shape, port.dtype)
-    if isinstance(pool, BufferToken):
+    if isinstance(pool, hal.BufferToken):
         return _in_buffer(pool, count * port.dtype.itemsize, port).reshape(shape)
     data = view(pool) if pool.buffer is None else pool.buffer
     return np.ndarray(shape, port.dtype, data, location.offset)
 
 
-def _in_buffer(pool: BufferToken, size_bytes: int, port: Port) -> Array:
+def _in_buffer(pool: hal.BufferToken, size_bytes: int, port: Port) -> Array:
     if not isinstance(pool, ClaimedBuffer):
-        raise GeneralFailureError("the device has no memory domains")
+        raise hal.GeneralFailureError("the device has no memory domains")
     return pool.storage.reserve(size_bytes).view(port.dtype)
 
 

@@ -11,14 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import (
-    BusyError,
-    DeviceClosedError,
-    DeviceUnavailableError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    MissedDeadlineTransientError,
-)
+from asyncnn import hal
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.frame_layout import (
@@ -67,9 +60,9 @@ class FrameWriter:
         self._is_forked = False
         with os_errors(self.name), ExitStack() as undo:
             if not is_locked(fd.fd, OWNER):
-                raise GeneralFailureError(f"the owner of {self.name} has gone")
+                raise hal.GeneralFailureError(f"the owner of {self.name} has gone")
             if not lock(fd.fd, PRODUCER):
-                raise BusyError(f"{self.name} has a producer")
+                raise hal.BusyError(f"{self.name} has a producer")
             self._filled = Semaphore.open(self.name + FILLED)
             undo.callback(self._filled.close)
             self._free = Semaphore.open(self.name + FREE)
@@ -102,7 +95,7 @@ class FrameWriter:
         fd, layout, number = self._open_fd(), self._layout, self._number
         array = np.asarray(frame)
         if array.shape != layout.shape or array.dtype != layout.dtype:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"{array.dtype} {list(array.shape)} is no frame of {self.name}: its "
                 f"frames are {layout.dtype} {list(layout.shape)}"
             )
@@ -138,7 +131,7 @@ class FrameWriter:
         if self._is_forked:
             raise forked_error(f"the producer of {self.name}")
         if self._fd is None:
-            raise DeviceClosedError(f"this producer of {self.name} is closed")
+            raise hal.DeviceClosedError(f"this producer of {self.name} is closed")
         return self._fd.fd
 
     def _wait_for(self, fd: int, place: int, timeout: float | None) -> None:
@@ -147,7 +140,7 @@ class FrameWriter:
         wait_s = 0.0
         while True:
             if read_word(fd, CLOSED) or not is_locked(fd, OWNER):
-                raise DeviceUnavailableError(f"nobody takes frames of {self.name}")
+                raise hal.DeviceUnavailableError(f"nobody takes frames of {self.name}")
             is_free = read_word(fd, at) == self._number
             # Taken for a place that is free, too: else the count would ever rise.
             self._free.take(0 if is_free else wait_s)
@@ -157,7 +150,7 @@ class FrameWriter:
             if ends is not None:
                 wait_s = min(wait_s, ends - time.monotonic())
                 if wait_s <= 0:
-                    raise MissedDeadlineTransientError(
+                    raise hal.MissedDeadlineTransientError(
                         f"{self.name} has had no place for {timeout} s"
                     )
 

@@ -27,14 +27,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    InvalidArgumentError,
-    failure_of,
-    shortage_of,
-)
-from asyncnn.hal.types import Memory
+from asyncnn import hal
+from asyncnn.hal.errors import shortage_of
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import (
     READ_WRITE,
@@ -83,7 +77,7 @@ class Final(msgspec.Struct, eq=False):
 
     rooms: list[int]
     is_read: bool = False
-    file: Memory | None = None
+    file: hal.Memory | None = None
 
 
 _final: WeakKeyDictionary[mmap.mmap, Final] = WeakKeyDictionary()
@@ -103,7 +97,7 @@ _mmap.argtypes = (
 )
 
 
-def checked_span(memory: Memory, seals: int, status: os.stat_result) -> MappedSpan:
+def checked_span(memory: hal.Memory, seals: int, status: os.stat_result) -> MappedSpan:
     """Return the span of a regular file or dma-buf that a pool's handle stands for.
 
     :raises InvalidArgumentError: if the kind is unknown.
@@ -113,11 +107,11 @@ def checked_span(memory: Memory, seals: int, status: os.stat_result) -> MappedSp
     span, where = span_of(memory), label(memory)
     misfit = misfit_of(span, status)
     if misfit:
-        raise GeneralFailureError(f"{where}: {misfit}")
+        raise hal.GeneralFailureError(f"{where}: {misfit}")
     return granted(span, seals, where)
 
 
-def check_mappable(memory: Memory) -> None:
+def check_mappable(memory: hal.Memory) -> None:
     """Check that the handle of a pool can be decoded and its bytes accessed.
 
     :raises InvalidArgumentError: if the kind is unknown.
@@ -311,7 +305,7 @@ def granted(span: MappedSpan, seals: int, where: str) -> MappedSpan:
     rights = rights_of(access_of(span.fd), seals)
     protection = span.protection or rights
     if not rights or protection & ~rights:
-        raise GeneralFailureError(
+        raise hal.GeneralFailureError(
             f"{where}: Permission denied: the descriptor grants "
             f"{'reading only' if rights else 'no reading'}"
         )
@@ -346,18 +340,18 @@ def os_errors(where: str, wanted_bytes: int = 0) -> Iterator[None]:
     """
     try:
         yield
-    except AsyncnnError:  # some are errors of the system as well
+    except hal.AsyncnnError:  # some are errors of the system as well
         raise
     except (ImportError, MemoryError, OSError, OverflowError, ValueError) as error:
         raise failure(error, where, wanted_bytes) from error
 
 
-def failure(error: Exception, where: str, wanted_bytes: int = 0) -> AsyncnnError:
+def failure(error: Exception, where: str, wanted_bytes: int = 0) -> hal.AsyncnnError:
     """Return the error of the HAL for one of the system's."""
     if shortage_of(error) is not None:
-        return failure_of(error, where, wanted_bytes)
+        return hal.failure_of(error, where, wanted_bytes)
     reason = getattr(error, "strerror", None) or error
-    return GeneralFailureError(f"{where}: {reason}")
+    return hal.GeneralFailureError(f"{where}: {reason}")
 
 
 class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
@@ -373,7 +367,7 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
     _is_dma_buf: bool
 
     @classmethod
-    def open(cls, memory: Memory) -> Self:
+    def open(cls, memory: hal.Memory) -> Self:
         """Return the span that a pool's handle stands for; duplicate its descriptor.
 
         :raises InvalidArgumentError: if the kind is unknown.
@@ -411,7 +405,7 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
                 return data if self._is_writable else data.toreadonly()
             done = read_into(data, self._span.fd, self._span.offset)
             if done < self.size:
-                raise GeneralFailureError(
+                raise hal.GeneralFailureError(
                     f"the file of the {self.kind} pool ends {self.size - done} "
                     "bytes early"
                 )
@@ -424,7 +418,7 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         :raises GeneralFailureError: if the file cannot be.
         """
         if not self._is_writable:
-            raise InvalidArgumentError(f"the {self.kind} pool is read-only")
+            raise hal.InvalidArgumentError(f"the {self.kind} pool is read-only")
         with os_errors(f"{self.kind} pool"):
             if self._is_dma_buf:
                 with _accessed(self._span) as mapped:

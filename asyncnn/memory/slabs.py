@@ -25,15 +25,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.hal.types import (
-    BufferToken,
-    DataLocation,
-    Handle,
-    Memory,
-    Request,
-    RequestArgument,
-)
+from asyncnn import hal
 from asyncnn.memory.pools import as_array, owning
 from asyncnn.memory.shared import allocate, create_sealed
 
@@ -55,11 +47,11 @@ _Bytes = NDArray[np.uint8]
 _Array = NDArray[np.generic]
 
 
-class Slab(Memory, frozen=True):
+class Slab(hal.Memory, frozen=True):
     """A pool that other pools are parts of: a process that gets it can see them all."""
 
 
-class Part(Memory, frozen=True, kw_only=True):
+class Part(hal.Memory, frozen=True, kw_only=True):
     """A pool that lies ``offset`` bytes into ``slab``, and has no handle of its own."""
 
     slab: Slab
@@ -120,16 +112,16 @@ def shared_array(
         size = max(1, math.prod(dimensions) * dtype.itemsize)
         memory = allocate(size) if isolated else allocate_in_slab(size)
         array = np.ndarray(dimensions, dtype, memory.buffer)
-    except AsyncnnError:  # some are a ValueError as well
+    except hal.AsyncnnError:  # some are a ValueError as well
         raise
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"there is no array of shape {shape!r} and dtype {dtype!r}: {error}"
         ) from None
     return np.asarray(_Owner(memory, array))
 
 
-def array_in(memory: Memory, dtype: DTypeLike, shape: tuple[int, ...]) -> _Array:
+def array_in(memory: hal.Memory, dtype: DTypeLike, shape: tuple[int, ...]) -> _Array:
     """Return a shared array at the beginning of a pool that can be sent.
 
     :raises InvalidArgumentError: if there is no such array, or it would hold objects.
@@ -145,7 +137,7 @@ def isolated_array(shape: tuple[int, ...], dtype: DTypeLike) -> _Array:
     return shared_array(shape, dtype, isolated=True)
 
 
-def place_of(array: _Array) -> tuple[Memory, int] | None:
+def place_of(array: _Array) -> tuple[hal.Memory, int] | None:
     """Return the pool that an array of `shared_array` lies in, and its offset there.
 
     None for any other array.
@@ -160,7 +152,7 @@ def place_of(array: _Array) -> tuple[Memory, int] | None:
     return owner.memory, array.__array_interface__["data"][0] - start
 
 
-def allocate_in_slab(size: int) -> Memory:
+def allocate_in_slab(size: int) -> hal.Memory:
     """Return a writable pool of ``size`` zero bytes: a `Part` if it is small.
 
     :raises InvalidArgumentError: if ``size`` is negative.
@@ -186,10 +178,10 @@ def trim() -> None:
     _slabs.trim()
 
 
-def in_slabs(request: Request) -> Request:
+def in_slabs(request: hal.Request) -> hal.Request:
     """Return ``request`` with slabs in place of parts, so that it can be sent."""
     shifts: list[int] = []
-    pools: list[Memory | BufferToken] = []
+    pools: list[hal.Memory | hal.BufferToken] = []
     has_parts = False
     for pool in request.pools:
         if type(pool) is Part:
@@ -201,7 +193,7 @@ def in_slabs(request: Request) -> Request:
             pools.append(pool)
     if not has_parts:
         return request
-    return Request(
+    return hal.Request(
         _shifted(request.inputs, shifts),
         _shifted(request.outputs, shifts),
         tuple(pools),
@@ -380,22 +372,22 @@ class _Owner:
 
     __slots__ = ("__array_interface__", "memory")
 
-    def __init__(self, memory: Memory, array: _Array) -> None:
+    def __init__(self, memory: hal.Memory, array: _Array) -> None:
         self.memory = memory
         self.__array_interface__ = array.__array_interface__
 
 
 def _shifted(
-    arguments: Sequence[RequestArgument], shifts: Sequence[int]
-) -> tuple[RequestArgument, ...]:
-    shifted: list[RequestArgument] = []
+    arguments: Sequence[hal.RequestArgument], shifts: Sequence[int]
+) -> tuple[hal.RequestArgument, ...]:
+    shifted: list[hal.RequestArgument] = []
     for argument in arguments:
         at = argument.location
         if not argument.has_no_value and shifts[at.pool_index]:
-            place = DataLocation(
+            place = hal.DataLocation(
                 at.pool_index, at.offset + shifts[at.pool_index], at.length
             )
-            shifted.append(RequestArgument(False, place, argument.dimensions))
+            shifted.append(hal.RequestArgument(False, place, argument.dimensions))
         else:
             shifted.append(argument)
     return tuple(shifted)
@@ -403,6 +395,6 @@ def _shifted(
 
 def _make_slab(size: int) -> Slab:
     fd, data = create_sealed(size, "asyncnn-slab")
-    slab = Slab("ashmem", size, Handle((fd,)), data)
+    slab = Slab("ashmem", size, hal.Handle((fd,)), data)
     owning(slab)
     return slab

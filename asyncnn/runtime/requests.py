@@ -11,21 +11,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from asyncnn import hal
 from asyncnn.execution import Outputs
 from asyncnn.extensions.regions import BFLOAT16
-from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError, counted, failure_of
+from asyncnn.hal.errors import WrongTypeError, counted
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    BufferToken,
-    DataLocation,
-    Dimensions,
-    Handle,
-    Memory,
-    OutputShape,
-    Request,
-    RequestArgument,
-)
 from asyncnn.hal.validate import plain_arguments
 from asyncnn.lazy import compiled_module
 from asyncnn.memory.slabs import place_of
@@ -66,11 +57,11 @@ Inputs: TypeAlias = (
 Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Array
 """Arrays to write to by output name, in the model's order, or for the only output."""
 
-_Arguments: TypeAlias = tuple[RequestArgument, ...]
+_Arguments: TypeAlias = tuple[hal.RequestArgument, ...]
 _Taken: TypeAlias = tuple[tuple[Any, ...], Outputs]
 _INTEGERS = {np.dtype(np.int32), np.dtype(np.int64)}
-_OMITTED = RequestArgument(has_no_value=True)
-_NO_HANDLE = Handle()
+_OMITTED = hal.RequestArgument(has_no_value=True)
+_NO_HANDLE = hal.Handle()
 _built: Any = compiled_module("asyncnn.runtime._arrays", "ASYNCNN_PURE_JOB")
 
 
@@ -141,7 +132,7 @@ class InputCheck:
             return (values,)
         if type(values) is dict or isinstance(values, Mapping):
             if values.keys() != known:
-                raise InvalidArgumentError(_name_error(kind, names, known, values))
+                raise hal.InvalidArgumentError(_name_error(kind, names, known, values))
             return [values[name] for name in names]
         if not isinstance(values, Sequence) or isinstance(values, str | bytes):
             raise WrongTypeError(
@@ -150,7 +141,7 @@ class InputCheck:
                 hint="pass arrays by name, {name: array}, or all in order in a list",
             )
         if len(values) != len(names):
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"a list of {len(values)} given for {counted(len(names), kind)}: "
                 f"{', '.join(names)}",
                 hint=f"it has one array for each {kind}; numbers go into "
@@ -179,7 +170,7 @@ class InputCheck:
                 for info, value in zip(self.infos, self.in_order(inputs), strict=True)
             ]
         except MemoryError as error:
-            raise failure_of(error, "converting the inputs") from error
+            raise hal.failure_of(error, "converting the inputs") from error
 
 
 def _name_error(
@@ -222,7 +213,7 @@ def _checked(info: TensorInfo, value: Any) -> Array | None:
     if array.shape != info.dimensions and not _fits(info, array.shape):
         shape = dimensions_of(array.shape)
         if shape == array.shape or not _fits(info, shape):
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"input {info.name} has shape {list(array.shape)}, the model takes "
                 f"{_readable(info.dimensions)}",
                 hint=hint_of_shape(info.dimensions, array.shape),
@@ -243,13 +234,13 @@ def _of_other_width(info: TensorInfo, array: Array) -> Array:
         taken = array.astype(info.dtype)
         if array.dtype == np.int32 or np.array_equal(taken, array):
             return taken
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"input {info.name} has values beyond the 32 bits that the model takes",
             hint="a device with an engine for the file takes 64 where the file does",
         )
     if array.dtype.name == "bfloat16" and info.dtype == BFLOAT16:
         return array.view(BFLOAT16)
-    raise InvalidArgumentError(
+    raise hal.InvalidArgumentError(
         f"input {info.name} has dtype {array.dtype}, the model takes {info.dtype}",
         hint=f"convert it with astype({str(info.dtype)!r}) if that is meant",
     )
@@ -259,12 +250,12 @@ def _converted(info: TensorInfo, value: Any) -> Array:
     try:
         return np.array(value, info.dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"input {info.name} is not {info.dtype} data: {error}"
         ) from None
 
 
-def _fits(info: TensorInfo, shape: Dimensions) -> bool:
+def _fits(info: TensorInfo, shape: hal.Dimensions) -> bool:
     if is_scalar(info.type):
         return shape == ()
     if not info.dimensions:
@@ -274,7 +265,7 @@ def _fits(info: TensorInfo, shape: Dimensions) -> bool:
     )
 
 
-def _readable(dimensions: Dimensions) -> str:
+def _readable(dimensions: hal.Dimensions) -> str:
     return f"[{', '.join(str(axis) if axis else 'any' for axis in dimensions)}]"
 
 
@@ -303,7 +294,7 @@ class OutputSpace:
             for name, shape, dtype in self._made:
                 outputs[name] = make(shape, dtype)
         except MemoryError as error:
-            raise failure_of(error, "arrays for the outputs") from error
+            raise hal.failure_of(error, "arrays for the outputs") from error
         return outputs
 
     def taker(self, check: InputCheck) -> "Callable[[Any], _Taken | None] | None":
@@ -326,7 +317,7 @@ class OutputSpace:
             return
         for info in self.infos:
             if not has_fixed_shape(info):
-                raise InvalidArgumentError(
+                raise hal.InvalidArgumentError(
                     f"output {info.name} has no fixed shape, or is empty, which a "
                     f"fenced execution cannot have",
                     hint="await prepared.run instead",
@@ -360,7 +351,7 @@ class OutputSpace:
             for space, new in zip(given, made.values(), strict=True)
         ]
 
-    def learn(self, shapes: Sequence[OutputShape], tried: Sequence[Tensor]) -> None:
+    def learn(self, shapes: Sequence[hal.OutputShape], tried: Sequence[Tensor]) -> None:
         """Take more space next time, as far as the driver said how much.
 
         It is twice what was ``tried``, and not what is known by now: any number of
@@ -382,7 +373,7 @@ class OutputSpace:
         return outputs
 
     def shaped(
-        self, spaces: Sequence[Tensor], shapes: Sequence[OutputShape]
+        self, spaces: Sequence[Tensor], shapes: Sequence[hal.OutputShape]
     ) -> Outputs:
         """Return outputs, cut to the shapes that the driver reported."""
         outputs = self.named(spaces)
@@ -399,7 +390,7 @@ class OutputSpace:
 def _check_space(info: TensorInfo, array: Any) -> None:
     """Check that an output fits an array exactly."""
     if not has_fixed_shape(info):
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"output {info.name} has no fixed shape, so it cannot be given an array"
         )
     if (
@@ -407,12 +398,12 @@ def _check_space(info: TensorInfo, array: Any) -> None:
         or array.dtype != info.dtype
         or array.shape != info.dimensions
     ):
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"output {info.name} must be given a {info.dtype} array of shape "
             f"{_readable(info.dimensions)}"
         )
     if not array.flags.c_contiguous or not array.flags.writeable:
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"output {info.name} must be given an array that is contiguous and writable"
         )
 
@@ -444,12 +435,12 @@ class RequestBuilder:
 
     def __call__(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> Request:
+    ) -> hal.Request:
         """Return the request for what was checked; an input of None is omitted."""
         plain = self._plain
         if plain is None:
             return self._build(inputs, outputs)
-        pools: list[Memory] = []
+        pools: list[hal.Memory] = []
         for array, size in zip((*inputs, *outputs), self._sizes, strict=True):
             if array is None or isinstance(array, DeviceBuffer):
                 return self._build(inputs, outputs)
@@ -458,18 +449,18 @@ class RequestBuilder:
             is_plain = base is None or (type(base) is np.ndarray and base.base is None)
             place = None if is_plain else place_of(array)
             if place is None:
-                pools.append(Memory("ashmem", size, _NO_HANDLE, array.data))
+                pools.append(hal.Memory("ashmem", size, _NO_HANDLE, array.data))
             elif place[1] == 0:
                 pools.append(place[0])
             else:
                 return self._build(inputs, outputs)
-        return Request(*plain, tuple(pools))
+        return hal.Request(*plain, tuple(pools))
 
     def _build(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> Request:
-        pools: list[Memory | BufferToken] = []
-        arguments: list[RequestArgument] = []
+    ) -> hal.Request:
+        pools: list[hal.Memory | hal.BufferToken] = []
+        arguments: list[hal.RequestArgument] = []
         for info, array in zip(self._infos, inputs, strict=True):
             if array is None:
                 arguments.append(_OMITTED)
@@ -478,19 +469,19 @@ class RequestBuilder:
             is_open = shape != info.dimensions or 0 in shape
             arguments.append(_argument(pools, array, shape if is_open else ()))
         results = tuple(_argument(pools, array, ()) for array in outputs)
-        return Request(tuple(arguments), results, tuple(pools))
+        return hal.Request(tuple(arguments), results, tuple(pools))
 
 
 def _argument(
-    pools: list[Memory | BufferToken], array: Tensor, dimensions: Dimensions
-) -> RequestArgument:
+    pools: list[hal.Memory | hal.BufferToken], array: Tensor, dimensions: hal.Dimensions
+) -> hal.RequestArgument:
     if isinstance(array, DeviceBuffer):
         pools.append(array.pool)
-        return RequestArgument(False, DataLocation(len(pools) - 1), dimensions)
+        return hal.RequestArgument(False, hal.DataLocation(len(pools) - 1), dimensions)
     memory, offset = place_of(array) or (
-        Memory("ashmem", array.nbytes, buffer=array.data),
+        hal.Memory("ashmem", array.nbytes, buffer=array.data),
         0,
     )
-    location = DataLocation(len(pools), offset, array.nbytes)
+    location = hal.DataLocation(len(pools), offset, array.nbytes)
     pools.append(memory)
-    return RequestArgument(False, location, dimensions)
+    return hal.RequestArgument(False, location, dimensions)
