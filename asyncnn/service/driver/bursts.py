@@ -6,8 +6,14 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from asyncnn import hal
 from asyncnn.callbacks import IBurstCallback
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceUnavailableError,
+    InvalidArgumentError,
+)
+from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
+from asyncnn.hal.types import BufferToken, ErrorStatus, Handle, Memory
 from asyncnn.memory.descriptors import Descriptor, duplicated
 from asyncnn.pacing import TakeTurn
 from asyncnn.service import wire
@@ -41,7 +47,7 @@ class Bursts(SessionPart):
         super().__init__(session)
         self._callback_of = callback_of
         self._quota = quota
-        self._bursts: CountedTable[hal.IBurstContext | None] = quota.table()
+        self._bursts: CountedTable[IBurstContext | None] = quota.table()
         self._channels: dict[int, list[Descriptor]] = {}
 
     @property
@@ -62,10 +68,10 @@ class Bursts(SessionPart):
         """
         number = message.burst
         if number in self._bursts or number in self._channels:
-            raise hal.InvalidArgumentError(f"burst {number} exists already")
+            raise InvalidArgumentError(f"burst {number} exists already")
         split = message.request_fds
         if not 0 <= split <= len(fds):
-            raise hal.InvalidArgumentError("queues and descriptors do not match")
+            raise InvalidArgumentError("queues and descriptors do not match")
         with self._answering(partial(wire.BurstConfigured, number)):
             self._quota.check(self._bursts)
             self._tasks.check_room()
@@ -74,8 +80,8 @@ class Bursts(SessionPart):
             self._channels[number] = kept = duplicated(fds)
             numbers = tuple([descriptor.fd for descriptor in kept])
             channels = (
-                hal.Handle(numbers[:split], message.request_ints),
-                hal.Handle(numbers[split:], message.result_ints),
+                Handle(numbers[:split], message.request_ints),
+                Handle(numbers[split:], message.result_ints),
             )
             self._bursts[number] = None
             callback = self._callback_of(number)
@@ -113,12 +119,12 @@ class Bursts(SessionPart):
     async def _configure(
         self,
         number: int,
-        prepared: hal.IPreparedModel,
+        prepared: IPreparedModel,
         callback: IBurstCallback,
-        request_channel: hal.Handle,
-        result_channel: hal.Handle,
+        request_channel: Handle,
+        result_channel: Handle,
     ) -> None:
-        burst: hal.IBurstContext | None = None
+        burst: IBurstContext | None = None
         given = callback, request_channel, result_channel
         isolated = self._isolated
         try:
@@ -148,7 +154,7 @@ class Bursts(SessionPart):
             self._send(wire.BurstEnded(number))
 
 
-_has_gone = partial(hal.DeviceUnavailableError, "the client has gone")
+_has_gone = partial(DeviceUnavailableError, "the client has gone")
 
 CALL_TIMEOUT_S = 5.0
 """How long a client may take to answer."""
@@ -185,7 +191,7 @@ class CallsToClient:
             async with asyncio.timeout(self._answer_timeout):
                 return await self._answers.answer(number, wire.Memories)
         except TimeoutError:
-            raise hal.DeviceUnavailableError("the client does not answer") from None
+            raise DeviceUnavailableError("the client does not answer") from None
 
     def answered(self, answer: wire.Memories) -> None:
         """Take an answer; one that nobody waits for any more is dropped."""
@@ -217,21 +223,21 @@ class RemoteBurstCallback(IBurstCallback):
 
     async def get_memories(
         self, slots: Sequence[int]
-    ) -> tuple[hal.ErrorStatus, tuple[hal.Memory | hal.BufferToken, ...]]:
+    ) -> tuple[ErrorStatus, tuple[Memory | BufferToken, ...]]:
         """Ask the client; memories are mapped."""
         try:
             answer = await self._calls.ask(
                 lambda call: wire.GetMemories(call, self._number, tuple(slots))
             )
-            status = hal.ErrorStatus(answer.status)
-            if status is not hal.ErrorStatus.NONE:
+            status = ErrorStatus(answer.status)
+            if status is not ErrorStatus.NONE:
                 return status, ()
             if len(answer.pools) != len(slots):
                 count = len(answer.pools)
-                raise hal.InvalidArgumentError(f"{count} pools for {len(slots)} slots")
+                raise InvalidArgumentError(f"{count} pools for {len(slots)} slots")
             return status, self._pools.find_mapped(answer.pools)
-        except hal.AsyncnnError as error:
+        except AsyncnnError as error:
             logger.info("slots of a burst not known: %s", error)
             return error.status, ()
         except ValueError:  # there is no such status
-            return hal.ErrorStatus.GENERAL_FAILURE, ()
+            return ErrorStatus.GENERAL_FAILURE, ()

@@ -1,4 +1,4 @@
-"""What is known of an operation beside its time, and how that of a segment spreads.
+"""What is known of an operation beside its time, and how a segment's spreads.
 
 An engine computes a segment at once, and nothing shows how far it has come. So each
 operation is made a graph of its own, and these run in their order on what the segment
