@@ -3,8 +3,11 @@
 import gc
 import os
 import random
+import sys
+import threading
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -111,15 +114,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Record no coverage of what is marked so, nor of what is set up for it."""
-    plugin = item.config.pluginmanager.getplugin("_cov")
-    coverage: Any = getattr(plugin, "cov_controller", None)
-    if coverage is None or item.get_closest_marker("unrecorded") is None:
+    with _untraced(item.config, item.get_closest_marker("unrecorded") is not None):
         return (yield)
-    coverage.pause()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Record no coverage of what hands tests to workers."""
+    with _untraced(session.config, session.config.getoption("dist", "no") != "no"):
+        return (yield)
+
+
+@contextmanager
+def _untraced(config: pytest.Config, is_wanted: bool) -> Iterator[None]:
+    """Have coverage trace nothing.
+
+    In workers, two of it are there, and pytest-cov pauses one: the other goes on.
+    """
+    if not (is_wanted and config.pluginmanager.hasplugin("_cov")):
+        yield
+        return
+    tracer, of_threads = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)  # type: ignore[arg-type]
     try:
-        return (yield)
+        yield
     finally:
-        coverage.resume()
+        threading.settrace(of_threads)  # type: ignore[arg-type]
+        sys.settrace(tracer)
 
 
 def _time_limit(item: pytest.Item) -> float:

@@ -164,6 +164,7 @@ def test_coverage_is_recorded_of_some_cases_or_of_all_in_some_folders(
 
 
 RECORDED = """
+import sys
 import pytest
 import recorded
 
@@ -176,32 +177,46 @@ def more():
 
 @pytest.mark.unrecorded
 def test_more(more):
+    assert sys.gettrace() is None
     recorded.most()
 
 def test_last():
+    assert sys.gettrace() is not None
     recorded.last()
 """
 
 
-def test_no_coverage_is_recorded_of_what_is_marked_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_coverage_is_recorded_of_what_is_marked_so(
+    tmp_path: Path, workers: int
+) -> None:
     (tmp_path / "recorded.py").write_text(
         "\n".join(
             f"def {name}():\n    pass" for name in ("some", "more", "most", "last")
         )
     )
     (tmp_path / "test_it.py").write_text(RECORDED)
-    hook = "from tests.conftest import pytest_runtest_protocol"
-    (tmp_path / "conftest.py").write_text(hook)
+    hooks = "from tests.conftest import pytest_runtest_protocol, pytest_runtestloop"
+    (tmp_path / "conftest.py").write_text(hooks)
     options = ("--rootdir", tmp_path, "-c", os.devnull, "-p", "pytest_cov")
     reported = ("--cov=recorded", "--cov-report=term-missing")
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *reported, "test_it.py"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *options,
+            *reported,
+            f"-n{workers}",
+            "test_it.py",
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT},
         capture_output=True,
         text=True,
         check=False,
     )
+    assert ended.returncode == 0, ended.stdout
     assert re.search(r"recorded.py +8 +2 .* 4, 6$", ended.stdout, re.M), ended.stdout
 
 
