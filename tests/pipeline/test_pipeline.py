@@ -335,6 +335,7 @@ async def test_statistics_tell_busy_from_queued(device: Device) -> None:
     assert "20 put, 20 delivered" in repr(pipeline)
 
 
+@pytest.mark.unrecorded
 async def test_what_is_done_keeps_no_memory(device: Device) -> None:
     plus_one = await device.prepare(running_sum())
     stage = Stage("sum", plus_one, state={"total": "before"})
