@@ -13,7 +13,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.composing import Composer
@@ -21,6 +20,7 @@ from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.moves import gather, reverse, split
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
 from asyncnn.runtime.tflite.rearranging import moved, transpose
+from asyncnn.runtime.tflite.tensors import filled
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _I32, _BOOLEAN = OperandType.TENSOR_INT32, OperandType.TENSOR_BOOL8
@@ -243,11 +243,8 @@ def _put_rows(
     taken = np.isin(np.arange(count), places)[:, None]
     condition = node.builder.constant(np.repeat(taken, width, axis=1))
     # Of bytes, TFLite fills in the value as it is stored, whatever their zero point.
-    fill = np.full((count, width), value, DTYPES[like.type])
-    others = node.builder.constant(
-        fill, OperandType(like.type), scale=like.scale, zero_point=like.zero_point
-    )
     output = node.builder.operand(picked)
+    others = filled(node.builder, output, value)
     inputs = [condition, picked, others]
     node.store(node.compute(OperationType.SELECT, inputs, output))
 
@@ -279,14 +276,11 @@ def _dynamic_update_slice(node: Node) -> None:
 
 
 def _matrix_diag(node: Node) -> None:
-    dimensions = node.target().dimensions
     like = node.target()
+    dimensions = like.dimensions
     # As TFLite does, even where zero is another byte.
     node.allowance.take_elements(dimensions)
-    fill = np.zeros(dimensions, DTYPES[like.type])
-    zeros = node.builder.constant(
-        fill, OperandType(like.type), scale=like.scale, zero_point=like.zero_point
-    )
+    zeros = filled(node.builder, like, 0)
     _put_diagonal(node, node.read(0), zeros, dimensions)
 
 

@@ -16,7 +16,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperandType
 from asyncnn.runtime.axes import MAX_RANK
-from asyncnn.runtime.moves import concatenate, gather, sliced, split
+from asyncnn.runtime.moves import concatenate, sliced, split
 from asyncnn.runtime.tflite.indexing import bounds_of
 from asyncnn.runtime.tflite.moving_operators import join
 from asyncnn.runtime.tflite.node import Converter, Node
@@ -157,6 +157,7 @@ def _reduction(node: Node, converter: Converter) -> None:
     """Merge neighbours that are reduced, and those that are not."""
     shape, result = node.tensor(0).shape, node.result().shape
     axes = {node.axis(int(axis), len(shape)) for axis in node.values(1).ravel()}
+    first = None
     groups: list[list[int]] = []
     for axis in range(len(shape)):
         if groups and (groups[-1][0] in axes) == (axis in axes):
@@ -164,22 +165,9 @@ def _reduction(node: Node, converter: Converter) -> None:
         else:
             groups.append([axis])
     if len(groups) > MAX_RANK:
-        order = sorted(range(len(shape)), key=lambda axis: (axis in axes, axis))
-        whole = transpose(node.draft, node.input(0), order)
-        count = math.prod(shape[axis] for axis in axes)
-        rows = math.prod(shape) // count
-        last = np.array([1], np.int32)
-        shapes = [(rows, count), (1,)]
-        left = (rows, 1)[: 2 if len(result) == len(shape) else 1]
-        _with_shapes(
-            node,
-            converter,
-            shapes,
-            left,
-            constants={1: last},
-            first=node.draft.operand(whole),
-        )
-        return
+        groups = [[a for a in range(len(shape)) if a not in axes], sorted(axes)]
+        whole = transpose(node.draft, node.input(0), [*groups[0], *groups[1]])
+        first = node.draft.operand(whole)
     merged = _merge(shape, groups)
     reduced = [place for place, found in enumerate(groups) if found[0] in axes]
     keeps = len(result) == len(shape)
@@ -189,8 +177,9 @@ def _reduction(node: Node, converter: Converter) -> None:
         if keeps or place not in reduced
     )
     places = np.array(reduced, np.int32)
-    shapes = [merged, places.shape]
-    _with_shapes(node, converter, shapes, left or (1,), constants={1: places})
+    shapes, constants = [merged, places.shape], {1: places}
+    left = left or (1,)
+    _with_shapes(node, converter, shapes, left, constants=constants, first=first)
 
 
 def _reshape(node: Node, converter: Converter) -> None:
@@ -264,14 +253,6 @@ def _tile(node: Node, converter: Converter) -> None:
     node.put(value)
 
 
-def _gather(node: Node, converter: Converter) -> None:
-    options, value = node.options("GatherOptions"), node.input(0)
-    if options.BatchDims():
-        raise UnsupportedOperatorError("batches of indices, and more than four axes")
-    axis = node.axis(options.Axis(), value.rank)
-    node.put(gather(node.draft, value, node.input(1), axis))
-
-
 def _transpose(node: Node, converter: Converter) -> None:
     value = node.input(0)
     order = _permutation(node.values(1), value.rank)
@@ -290,7 +271,7 @@ def _permutation(values: Array, rank: int) -> list[int]:
 
 
 _MOVING = frozenset(
-    {_reshape, _slice, _split, _concatenate, _tile, _gather, _transpose, _as_ever}
+    {_reshape, _slice, _split, _concatenate, _tile, _transpose, _as_ever}
 )
 """Those that see booleans as bytes."""
 
@@ -322,9 +303,8 @@ _LOWERED: Mapping[str, Lowered] = {
     **dict.fromkeys(("SPLIT", "UNPACK"), _split),
     **dict.fromkeys(("CONCATENATION", "PACK"), _concatenate),
     **dict.fromkeys(("TILE", "BROADCAST_TO"), _tile),
-    **dict.fromkeys(("REVERSE_V2", "SPLIT_V"), _as_ever),
+    **dict.fromkeys(("GATHER", "REVERSE_V2", "SPLIT_V"), _as_ever),
     "BATCH_MATMUL": _matmul,
-    "GATHER": _gather,
     "TRANSPOSE": _transpose,
 }
 """By the operator's name in the schema."""

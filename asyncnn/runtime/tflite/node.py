@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, AnyOperationType
+from asyncnn.hal.operands import QUANT8_TYPES, AnyOperationType
 from asyncnn.hal.operations.check import check_operands
 from asyncnn.hal.types import (
     Dimensions,
@@ -30,7 +30,12 @@ from asyncnn.runtime.building import DirectDraft
 from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.tflite.subgraphs import Variable
-from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
+from asyncnn.runtime.tflite.tensors import (
+    OperatorTensors,
+    add_constant,
+    describe,
+    filled,
+)
 from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Operator
@@ -76,11 +81,8 @@ class Node(OperatorTensors):
         :raises InvalidArgumentError: if nothing has computed it yet.
         """
         operand = self._read(index)
-        if self.as_bytes and self.is_boolean(operand):
-            return self.number(
-                operand, Operand(OperandType.TENSOR_QUANT8_ASYMM, scale=1.0)
-            )
-        return operand
+        is_shown = self.as_bytes and self.is_boolean(operand)
+        return self.number(operand, _BYTE) if is_shown else operand
 
     @cached_property
     def draft(self) -> DirectDraft:
@@ -138,15 +140,7 @@ class Node(OperatorTensors):
         dimensions = self.builder.operand(operand).dimensions
         output = replace(like, dimensions=dimensions)
         self.allowance.take_elements(dimensions)
-        one_zero = [
-            self.builder.constant(
-                np.full(dimensions, value, DTYPES[output.type]),
-                OperandType(output.type),
-                scale=output.scale,
-                zero_point=output.zero_point,
-            )
-            for value in (1, 0)
-        ]
+        one_zero = [filled(self.builder, output, value) for value in (1, 0)]
         return self.compute(OperationType.SELECT, [operand, *one_zero], output)
 
     def truth(self, operand: int) -> int:
@@ -170,12 +164,7 @@ class Node(OperatorTensors):
         :raises InvalidArgumentError: if such constants get too large together.
         """
         self.allowance.take_elements(like.dimensions)
-        return self.builder.constant(
-            np.full(like.dimensions, like.zero_point, DTYPES[like.type]),
-            OperandType(like.type),
-            scale=like.scale,
-            zero_point=like.zero_point,
-        )
+        return filled(self.builder, like, like.zero_point)
 
     def fused(self, code: int) -> int:
         """Return the scalar operand of a fused activation.

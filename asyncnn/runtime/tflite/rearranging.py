@@ -60,6 +60,8 @@ def moved(node: Node, fill: int = 0) -> Value:
     if node.operator.name == "PADV2":
         others[1] = np.array(0)
     places = np.asarray(_MOVES[node.operator.name](node, [numbers, *others]))
+    if places.size == math.prod(node.result().shape):
+        places = places.reshape(node.result().shape)
     picked = _pick(draft, value, (places - 1).clip(0))
     if places.all():
         return picked
@@ -83,10 +85,8 @@ def _padded(node: Node, values: Values) -> Array:
 def _depth_to_space(node: Node, values: Values) -> Array:
     size = node.options("DepthToSpaceOptions").BlockSize()
     batch, height, width, depth = values[0].shape
-    rest = depth // size**2
-    blocks = values[0].reshape(batch, height, width, size, size, rest)
-    shape = (batch, height * size, width * size, rest)
-    return np.asarray(blocks.transpose(0, 1, 3, 2, 4, 5).reshape(shape))
+    blocks = values[0].reshape(batch, height, width, size, size, depth // size**2)
+    return np.asarray(blocks.transpose(0, 1, 3, 2, 4, 5))
 
 
 def _space_to_depth(node: Node, values: Values) -> Array:
@@ -94,8 +94,7 @@ def _space_to_depth(node: Node, values: Values) -> Array:
     batch, height, width, depth = values[0].shape
     lines, columns = height // size, width // size
     blocks = values[0].reshape(batch, lines, size, columns, size, depth)
-    shape = (batch, lines, columns, size * size * depth)
-    return np.asarray(blocks.transpose(0, 1, 3, 2, 4, 5).reshape(shape))
+    return np.asarray(blocks.transpose(0, 1, 3, 2, 4, 5))
 
 
 def _space_to_batch(node: Node, values: Values) -> Array:
@@ -107,9 +106,7 @@ def _space_to_batch(node: Node, values: Values) -> Array:
     down, across = sizes.tolist()
     lines, columns = height // down, width // across
     blocks = whole.reshape(batch, lines, down, columns, across, *rest)
-    order = (2, 4, 0, 1, 3, *range(5, blocks.ndim))
-    shape = (batch * down * across, lines, columns, *rest)
-    return np.asarray(blocks.transpose(order).reshape(shape))
+    return np.asarray(blocks.transpose(2, 4, 0, 1, 3, *range(5, blocks.ndim)))
 
 
 def _batch_to_space(node: Node, values: Values) -> Array:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import size_of_data_bytes
+from asyncnn.hal.operands import DTYPES, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
 from asyncnn.runtime.axes import CountsAxes, dimensions_of
@@ -73,14 +73,26 @@ def add_constant(builder: "GraphBuilder", tensor: Tensor, operand: Operand) -> i
 
     :raises UnsupportedOperatorError: if a value does not fit in the type.
     """
-    quant = operand.extra_params
+    data = elements(tensor).reshape(operand.dimensions)
+    return constant_like(builder, data, operand)
+
+
+def constant_like(builder: "GraphBuilder", array: Array, like: Operand) -> int:
+    """Add an array as a constant of the type and quantisation of ``like``."""
+    quant = like.extra_params
     return builder.constant(
-        elements(tensor).reshape(operand.dimensions),
-        OperandType(operand.type),
-        scale=operand.scale,
-        zero_point=operand.zero_point,
+        array,
+        OperandType(like.type),
+        scale=like.scale,
+        zero_point=like.zero_point,
         channel_quant=quant if isinstance(quant, SymmPerChannelQuantParams) else None,
     )
+
+
+def filled(builder: "GraphBuilder", like: Operand, value: float) -> int:
+    """Add a constant like ``like`` whose elements are all stored as ``value``."""
+    data = np.full(like.dimensions, value, DTYPES[like.type])
+    return constant_like(builder, data, like)
 
 
 def bias_scale(input_: Operand, filter_: Operand) -> float:

@@ -18,7 +18,13 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.building import own
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.tflite.subgraphs import Variable
-from asyncnn.runtime.tflite.tensors import add_constant, describe, elements
+from asyncnn.runtime.tflite.tensors import (
+    add_constant,
+    constant_like,
+    describe,
+    elements,
+    filled,
+)
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Tensor
 
@@ -129,15 +135,8 @@ class Variables:
             return add_constant(self._builder, tensor, operand)
         zeros = self.first.array(variable)
         if zeros is None:
-            zeros = np.full(
-                operand.dimensions, operand.zero_point, DTYPES[operand.type]
-            )
-        return self._builder.constant(
-            zeros,
-            OperandType(operand.type),
-            scale=operand.scale,
-            zero_point=operand.zero_point,
-        )
+            return filled(self._builder, operand, operand.zero_point)
+        return constant_like(self._builder, zeros, operand)
 
 
 class States(Variables):

@@ -93,6 +93,8 @@ MOVES: list[tuple[str, Any, list[Any], dict[str, Any], Formula]] = [
     ("GATHER", FIVE, [(2, 0, 2)], {"Axis": 1}, lambda x: x[:, [2, 0, 2]]),
     ("GATHER", (2, 3, 4, 5), [((1, 0), (2, 2))], {"Axis": 1},
      lambda x: x[:, [[1, 0], [2, 2]]]),
+    ("GATHER", FIVE, [((1, 0), (2, 2))], {"Axis": 1, "BatchDims": 1},
+     lambda x: np.stack([x[0, [1, 0]], x[1, [2, 2]]])),
 ]  # fmt: skip
 
 
