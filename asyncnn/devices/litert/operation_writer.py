@@ -30,6 +30,7 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.hal.operands import QUANT8_TYPES, is_scalar
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
+from asyncnn.hal.operations.shapes import NCHW_TO_NHWC
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
 
 FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
@@ -133,9 +134,27 @@ class OperationWriter:
         target: WrittenTensor | None = None,
     ) -> WrittenTensor:
         """Add arithmetic without an activation; floats like the first by default."""
-        table = options(f"{name.capitalize()}Options", FusedActivationFunction=0)
+        if name in ("MAXIMUM", "MINIMUM"):
+            table = options("MaximumMinimumOptions")
+        else:
+            table = options(f"{name.capitalize()}Options", FusedActivationFunction=0)
         result = self.floats(first.shape) if target is None else target
         return self.emit(name, [first, second], result, table)
+
+    def emit_reshaped(
+        self,
+        name: str,
+        inputs: Sequence[WrittenTensor],
+        shape: Shape,
+        table: OperatorOptions,
+        type_: str | None = None,
+    ) -> None:
+        """Add an operator with a result of ``shape``, made the output by RESHAPE."""
+        kept = shape == self.output_shape()
+        target = self.output(type_=type_) if kept else self.temporary(shape, type_)
+        self.emit(name, inputs, target, table)
+        if not kept:
+            self.reshape(target, self.output(type_=type_))
 
     def require(self, condition: bool, reason: str, *shown: object) -> None:
         """Check what the operation is claimed for; ``reason`` formats what is shown.
@@ -304,21 +323,67 @@ class OperationWriter:
         self.emit(name, [self.reshaped(source, shape)], result, table)
         self.reshape(result, target)
 
-    def padded(
-        self, source: WrittenTensor, paddings: Sequence[tuple[int, int]]
+    def pad(
+        self,
+        source: WrittenTensor,
+        paddings: Sequence[tuple[int, int]],
+        target: WrittenTensor,
+        value: WrittenTensor | None = None,
     ) -> WrittenTensor:
-        """Return ``source`` with zeros (real ones) around it."""
+        """Add the operator that pads with a value, or with zeros (real ones)."""
+        inputs = [source, self.graph.integers(paddings)]
+        if value is None:
+            return self.emit("PAD", inputs, target, options("PadOptions"))
+        return self.emit("PADV2", [*inputs, value], target, options("PadV2Options"))
+
+    def padded(
+        self,
+        source: WrittenTensor,
+        paddings: Sequence[tuple[int, int]],
+        value: WrittenTensor | None = None,
+    ) -> WrittenTensor:
+        """Return ``source`` with ``value`` around it; see `pad`."""
         shape = tuple(
             before + length + after
             for length, (before, after) in zip(source.shape, paddings, strict=True)
         )
         self.require_moderate(shape)
-        return self.emit(
-            "PAD",
-            [source, self.graph.integers(paddings)],
-            self.graph.like(source, shape),
-            options("PadOptions"),
-        )
+        return self.pad(source, paddings, self.graph.like(source, shape), value)
+
+
+class Reordered:
+    """Input 0 with its axes in the order of an operator, and its result put right.
+
+    ``source`` is what the operator reads.
+    """
+
+    def __init__(
+        self, writer: OperationWriter, source: WrittenTensor, order: tuple[int, ...]
+    ) -> None:
+        self._writer, self._order = writer, order
+        self._moves = list(order) != sorted(order)
+        self.source = writer.transposed(source, order) if self._moves else source
+
+    @classmethod
+    def nhwc(
+        cls, writer: OperationWriter, source: WrittenTensor, *, nchw: bool
+    ) -> "Reordered":
+        """Return images with their channels last."""
+        return cls(writer, source, NCHW_TO_NHWC if nchw else (0, 1, 2, 3))
+
+    def target(self) -> WrittenTensor:
+        """Return the tensor that the operator fills, of the type of ``source``."""
+        type_, shape = self.source.type, self._writer.output_shape()
+        if not self._moves:
+            return self._writer.output(type_=type_)
+        return self._writer.temporary(tuple(shape[axis] for axis in self._order), type_)
+
+    def finish(self, target: WrittenTensor) -> None:
+        """Bring ``target`` to the output, which is made anew for that."""
+        if self._moves:
+            output = self._writer.output(type_=target.type)
+            back = tuple(map(self._order.index, range(len(self._order))))
+            self._writer.transposed(target, back, output)
 
 
 class RealValues(msgspec.Struct, frozen=True):

@@ -11,13 +11,13 @@ from asyncnn.devices.litert.operation_writer import (
     FLOATS,
     I32,
     OperationWriter,
+    Reordered,
     Rule,
     Write,
     alike,
 )
-from asyncnn.devices.litert.tflite_graph import INT32, WrittenTensor, elements, options
+from asyncnn.devices.litert.tflite_graph import WrittenTensor, elements, options
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.types import OperationType
 
 _MAX_SUMMED = 2**22
@@ -44,17 +44,11 @@ def _reduction(name: str) -> Write:
             not writer.is_quantized or count <= _MAX_SUMMED,
             f"means of more than {_MAX_SUMMED} codes",
         )
-        keeps = writer.output_shape() == kept
-        drops = writer.output_shape() == tuple(
-            n for i, n in enumerate(source.shape) if i not in axes
-        )
+        dropped = tuple(n for i, n in enumerate(source.shape) if i not in axes)
+        drops = writer.output_shape() == dropped
         table = options("ReducerOptions", KeepDims=not drops)
         inputs = [source, writer.graph.integers(axes)]
-        if keeps or drops:
-            writer.emit(name, inputs, writer.output(), table)
-            return
-        reduced = writer.emit(name, inputs, writer.temporary(kept), table)
-        writer.reshape(reduced, writer.output())
+        writer.emit_reshaped(name, inputs, dropped if drops else kept, table)
 
     return write
 
@@ -66,11 +60,8 @@ def _arg(name: str, kind: str) -> Write:
         axis = writer.operation.axis(1, rank)
         inputs = [source, writer.graph.integers([axis])]
         table = options(kind, OutputType=_INT32_NUMBER)
-        if rank > 1:
-            writer.emit(name, inputs, writer.output(), table)
-            return
-        found = writer.emit(name, inputs, writer.graph.tensor(INT32, ()), table)
-        writer.reshape(found, writer.output())
+        shape = writer.output_shape() if rank > 1 else ()
+        writer.emit_reshaped(name, inputs, shape, table)
 
     return write
 
@@ -85,31 +76,11 @@ def _to_last(rank: int, axis: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-class _LastAxis:
-    """Brings one axis of input 0 to the end, and a result back."""
-
-    def __init__(self, writer: OperationWriter, axis: int) -> None:
-        self._writer = writer
-        rank = len(writer.operation.shape(0))
-        self._order = _to_last(rank, axis)
-        self._moves = axis != rank - 1
-
-    def source(self) -> WrittenTensor:
-        """Return input 0 with the axis at the end."""
-        source = self._writer.input(0)
-        return self._writer.transposed(source, self._order) if self._moves else source
-
-    def target(self) -> WrittenTensor:
-        """Return the tensor that the operator fills."""
-        if not self._moves:
-            return self._writer.output()
-        shape = self._writer.output_shape()
-        return self._writer.temporary(tuple(shape[axis] for axis in self._order))
-
-    def finish(self, target: WrittenTensor) -> None:
-        """Bring ``target`` to the output."""
-        if self._moves:
-            self._writer.transposed(target, self._order, self._writer.output())
+def _last_axis(writer: OperationWriter, index: int, *default: int) -> Reordered:
+    """Return input 0 with the axis in scalar ``index`` at the end."""
+    rank = len(writer.operation.shape(0))
+    order = _to_last(rank, writer.operation.axis(index, rank, *default))
+    return Reordered(writer, writer.input(0), order)
 
 
 def _beta(writer: OperationWriter) -> float:
@@ -120,24 +91,21 @@ def _beta(writer: OperationWriter) -> float:
 
 
 def _softmax(writer: OperationWriter) -> None:
-    beta = _beta(writer)
-    rank = len(writer.operation.shape(0))
-    last = _LastAxis(writer, writer.operation.axis(2, rank, -1))
-    source, target = last.source(), last.target()
-    writer.emit("SOFTMAX", [source], target, options("SoftmaxOptions", Beta=beta))
+    table = options("SoftmaxOptions", Beta=_beta(writer))
+    last = _last_axis(writer, 2, -1)
+    target = last.target()
+    writer.emit("SOFTMAX", [last.source], target, table)
     last.finish(target)
 
 
 def _log_softmax(writer: OperationWriter) -> None:
     """Beta is multiplied with ``x - max``, which keeps the error small."""
     beta = _beta(writer)
-    rank = len(writer.operation.shape(0))
-    last = _LastAxis(writer, writer.operation.axis(2, rank))
-    source = last.source()
-    graph = writer.graph
+    last = _last_axis(writer, 2)
+    source, graph = last.source, writer.graph
     if beta != 1:
         largest = writer.floats((*source.shape[:-1], 1))
-        axes = graph.integers([rank - 1])
+        axes = graph.integers([len(source.shape) - 1])
         keep = options("ReducerOptions", KeepDims=True)
         writer.emit("REDUCE_MAX", [source, axes], largest, keep)
         below = writer.pair("SUB", source, largest)
@@ -175,9 +143,8 @@ def _l2_normalization(writer: OperationWriter) -> None:
 
 def _local_response(writer: OperationWriter) -> None:
     """TFLite wants four axes; a radius beyond the axis would only take memory."""
-    shape = writer.operation.shape(0)
-    last = _LastAxis(writer, writer.operation.axis(5, len(shape), -1))
-    source = last.source()
+    last = _last_axis(writer, 5, -1)
+    source = last.source
     length = source.shape[-1]
     image: Shape = (1, 1, elements(source.shape) // length, length)
     bias, alpha, beta = map(writer.operation.real, (2, 3, 4))
@@ -190,7 +157,7 @@ def _local_response(writer: OperationWriter) -> None:
     )
     target = last.target()
     name = "LOCAL_RESPONSE_NORMALIZATION"
-    if len(shape) == 4:
+    if len(source.shape) == 4:
         writer.emit(name, [source], target, table)
     else:
         result = writer.floats(image)
@@ -234,10 +201,9 @@ def _resize(name: str, kind: str) -> Write:
     def write(writer: OperationWriter) -> None:
         writer.require_kept_quantization()
         nchw = writer.operation.boolean(3, False)
-        source, shape = writer.input(0), writer.output_shape()
-        if nchw:
-            source = writer.transposed(source, NCHW_TO_NHWC)
-            shape = tuple(shape[axis] for axis in NCHW_TO_NHWC)
+        images = Reordered.nhwc(writer, writer.input(0), nchw=nchw)
+        source, target = images.source, images.target()
+        shape = target.shape
         if name == "RESIZE_NEAREST_NEIGHBOR":
             _check_nearest(writer, source.shape[1:3], shape[1:3])
         else:
@@ -248,15 +214,13 @@ def _resize(name: str, kind: str) -> Write:
             AlignCorners=writer.operation.boolean(4, False),
             HalfPixelCenters=writer.operation.boolean(5, False),
         )
-        target = writer.temporary(shape) if nchw else writer.output()
         if source.type == target.type:
             writer.emit(name, [source, size], target, table, 3)
         else:
             real = writer.floats(shape)
             writer.emit(name, [source, size], real, table, 3)
             writer.emit("QUANTIZE", [real], target)
-        if nchw:
-            writer.transposed(target, NHWC_TO_NCHW, writer.output())
+        images.finish(target)
 
     return write
 

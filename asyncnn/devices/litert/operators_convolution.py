@@ -12,15 +12,18 @@ import msgspec
 import numpy as np
 
 from asyncnn.devices.litert.operand_tensors import flip_sign
-from asyncnn.devices.litert.operation_writer import CODES, FLOATS, OperationWriter, Rule
+from asyncnn.devices.litert.operation_writer import (
+    CODES,
+    FLOATS,
+    OperationWriter,
+    Reordered,
+    Rule,
+)
 from asyncnn.devices.litert.operators_windows import (
     SAME,
     VALID,
     check_steps,
-    finish,
-    image_of,
     padded_image,
-    result_of,
 )
 from asyncnn.devices.litert.tflite_graph import (
     FLOAT32,
@@ -189,9 +192,10 @@ def _write_convolution(
     axes = window.height, window.width
     check_steps(writer, axes)
     weights = _Weights(writer, products)
-    image = image_of(writer, window, weights.type)
-    image, scheme = padded_image(writer, image, axes)
-    result = result_of(writer, window, weights.type)
+    source = writer.input(0, weights.type)
+    images = Reordered.nhwc(writer, source, nchw=window.nchw)
+    image, scheme = padded_image(writer, images.source, axes)
+    result = images.target()
     table = options(
         kind,
         Padding=scheme,
@@ -203,7 +207,7 @@ def _write_convolution(
         **fields,
     )
     writer.emit(name, [image, *weights.tensors(axis)], result, table, version)
-    finish(writer, window, result)
+    images.finish(result)
 
 
 def _transpose_convolution(writer: OperationWriter) -> None:
@@ -216,8 +220,9 @@ def _transpose_convolution(writer: OperationWriter) -> None:
         all(axis.after >= 0 for axis in axes),
         "an output that reaches beyond the last filter",
     )
-    image = image_of(writer, window, weights.type)
-    result = result_of(writer, window, weights.type)
+    source = writer.input(0, weights.type)
+    images = Reordered.nhwc(writer, source, nchw=window.nchw)
+    result = images.target()
     scheme = _transpose_scheme(axes)
     whole = result
     if scheme is None:
@@ -234,12 +239,13 @@ def _transpose_convolution(writer: OperationWriter) -> None:
         FusedActivationFunction=writer.activation_code(window.activation),
     )
     shape = writer.graph.integers(whole.shape)
-    writer.emit("TRANSPOSE_CONV", [shape, kernel, image, bias], whole, table, 4)
+    inputs = [shape, kernel, images.source, bias]
+    writer.emit("TRANSPOSE_CONV", inputs, whole, table, 4)
     if scheme is None:
         begin = writer.graph.integers([0, *(axis.before for axis in axes), 0])
         size = writer.graph.integers(result.shape)
         writer.emit("SLICE", [whole, begin, size], result, options("SliceOptions"))
-    finish(writer, window, result)
+    images.finish(result)
 
 
 def _transpose_scheme(axes: Sequence[Window]) -> int | None:

@@ -44,10 +44,13 @@ def _arithmetic(name: str) -> Write:
     return write
 
 
-def _unary(name: str, kind: str | None = None) -> Write:
+def _alone(name: str, kind: str | None = None, count: int = 1) -> Write:
+    """Write an operator of ``count`` inputs as they are computed."""
+
     def write(writer: OperationWriter) -> None:
         table = None if kind is None else options(kind)
-        writer.emit(name, [writer.input(0)], writer.output(), table)
+        inputs = [writer.input(index) for index in range(count)]
+        writer.emit(name, inputs, writer.output(), table)
 
     return write
 
@@ -75,11 +78,6 @@ def _on_floats(name: str, kind: str | None = None, count: int = 1) -> Write:
     return write
 
 
-def _power(writer: OperationWriter) -> None:
-    pair = [writer.input(0), writer.input(1)]
-    writer.emit("POW", pair, writer.output(), options("PowOptions"))
-
-
 def _prelu(writer: OperationWriter) -> None:
     writer.require(
         writer.output_shape() == writer.operation.shape(0),
@@ -96,12 +94,7 @@ def _elu(writer: OperationWriter) -> None:
         writer.emit("ELU", [source], writer.output())
         return
     graph, shape = writer.graph, source.shape
-    below = writer.emit(
-        "MINIMUM",
-        [source, graph.real(0)],
-        writer.floats(shape),
-        options("MaximumMinimumOptions"),
-    )
+    below = writer.pair("MINIMUM", source, graph.real(0))
     curved = writer.emit("ELU", [below], writer.floats(shape))
     scaled = writer.pair("MUL", curved, graph.real(alpha))
     above = writer.emit("RELU", [source], writer.floats(shape))
@@ -139,14 +132,6 @@ def _select(writer: OperationWriter) -> None:
     writer.emit("SELECT", inputs, writer.output(), options("SelectOptions"))
 
 
-def _quantize(writer: OperationWriter) -> None:
-    writer.quantized(writer.input(0))
-
-
-def _dequantize(writer: OperationWriter) -> None:
-    writer.emit("DEQUANTIZE", [writer.input(0)], writer.output())
-
-
 def _cast(writer: OperationWriter) -> None:
     """Stored values are converted, so that codes are taken as they are stored."""
     stored = stored_type(writer.operand(0))
@@ -176,12 +161,7 @@ def _clamped(writer: OperationWriter, source: WrittenTensor) -> WrittenTensor:
             if source.type == FLOAT32
             else writer.graph.integers([bound])
         )
-        source = writer.emit(
-            name,
-            [source, limit],
-            writer.graph.like(source),
-            options("MaximumMinimumOptions"),
-        )
+        source = writer.pair(name, source, limit, writer.graph.like(source))
     return source
 
 
@@ -203,7 +183,7 @@ RULES: dict[OperationType, Rule] = {
         (*_NUMBERS, I32),
         _REALS,
     ),
-    OperationType.POW: Rule(_power, FLOATS, "POW"),
+    OperationType.POW: Rule(_alone("POW", "PowOptions", 2), FLOATS, "POW"),
     OperationType.PRELU: Rule(
         _prelu, _NUMBERS, f"PRELU{_REALS}", "an input that is broadcast to alpha"
     ),
@@ -212,7 +192,7 @@ RULES: dict[OperationType, Rule] = {
         _on_floats("RELU_N1_TO_1"), _NUMBERS, f"RELU_N1_TO_1{_REALS}"
     ),
     **alike("RELU6", _on_floats, _NUMBERS, _REALS),
-    **alike("LOGISTIC TANH", _unary, _NUMBERS),
+    **alike("LOGISTIC TANH", _alone, _NUMBERS),
     OperationType.ELU: Rule(
         _elu, FLOATS, "ELU; with alpha other than 1: MINIMUM, ELU, MUL, RELU, ADD"
     ),
@@ -220,15 +200,15 @@ RULES: dict[OperationType, Rule] = {
         _on_floats("HARD_SWISH", "HardSwishOptions"), _NUMBERS, f"HARD_SWISH{_REALS}"
     ),
     OperationType.ABS: Rule(
-        _unary("ABS", "AbsOptions"), FLOATS, "ABS", "int32: slower by far"
+        _alone("ABS", "AbsOptions"), FLOATS, "ABS", "int32: slower by far"
     ),
     OperationType.EXP: Rule(_precise_exp, FLOATS, "EXP, kept from XNNPACK"),
-    **alike("FLOOR LOG", _unary, FLOATS),
-    OperationType.NEG: Rule(_unary("NEG", "NegOptions"), (*FLOATS, I32), "NEG"),
+    **alike("FLOOR LOG", _alone, FLOATS),
+    OperationType.NEG: Rule(_alone("NEG", "NegOptions"), (*FLOATS, I32), "NEG"),
     OperationType.RSQRT: Rule(
         _reciprocal_root, FLOATS, "SQRT, DIV", "codes: LiteRT fails on negative ones"
     ),
-    **alike("SQRT", _unary, FLOATS),
+    **alike("SQRT", _alone, FLOATS),
     **alike(
         "EQUAL NOT_EQUAL GREATER GREATER_EQUAL LESS LESS_EQUAL",
         _comparison,
@@ -243,9 +223,9 @@ RULES: dict[OperationType, Rule] = {
         ", codes after QUANTIZE",
         typed_by=1,
     ),
-    OperationType.QUANTIZE: Rule(_quantize, FLOATS, "QUANTIZE"),
+    **alike("QUANTIZE", _alone, FLOATS),
     OperationType.DEQUANTIZE: Rule(
-        _dequantize,
+        _alone("DEQUANTIZE"),
         (*CODES, OperandType.TENSOR_QUANT8_SYMM),
         "DEQUANTIZE",
         "per channel: only constants are, and those are folded",

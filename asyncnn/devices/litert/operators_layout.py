@@ -11,6 +11,7 @@ from asyncnn.devices.litert.operation_writer import (
     FLOATS,
     I32,
     OperationWriter,
+    Reordered,
     Rule,
     Write,
 )
@@ -21,20 +22,23 @@ from asyncnn.devices.litert.tflite_graph import (
     options,
 )
 from asyncnn.hal.operations.joining import paddings_of, slices_of, strided_slices_of
-from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.types import OperationType
+
+
+def _kept(writer: OperationWriter, index: int = 0) -> WrittenTensor:
+    """Return an input as it is, which is quantised as the output is."""
+    writer.require_kept_quantization(index)
+    return writer.as_it_is(index)
 
 
 def _reshape(writer: OperationWriter) -> None:
     """RESHAPE, SQUEEZE and EXPAND_DIMS: the output's shape says it all."""
-    writer.require_kept_quantization()
-    source = writer.as_it_is(0)
+    source = _kept(writer)
     writer.reshape(source, writer.output(type_=source.type))
 
 
 def _transpose(writer: OperationWriter) -> None:
-    writer.require_kept_quantization()
-    source = writer.as_it_is(0)
+    source = _kept(writer)
     order = [*range(len(source.shape))][::-1]
     if writer.operation.has(1):
         order = writer.operation.integers(1)
@@ -45,15 +49,12 @@ def _pad(writer: OperationWriter) -> None:
     """PAD and PAD_V2; the value of codes is a stored one."""
     writer.require_kept_quantization()
     paddings = paddings_of(writer.operation)
-    source, output = writer.input(0), writer.output()
-    inputs = [source, writer.graph.integers(paddings)]
-    if writer.operation.type == OperationType.PAD:
-        writer.emit("PAD", inputs, output, options("PadOptions"))
-        return
-    value = writer.graph.constant(
-        source.type, _pad_value(writer, source), source.quantization
-    )
-    writer.emit("PADV2", [*inputs, value], output, options("PadV2Options"))
+    source, value = writer.input(0), None
+    if writer.operation.type == OperationType.PAD_V2:
+        value = writer.graph.constant(
+            source.type, _pad_value(writer, source), source.quantization
+        )
+    writer.pad(source, paddings, writer.output(), value)
 
 
 def _pad_value(writer: OperationWriter, source: WrittenTensor) -> np.ndarray:
@@ -69,9 +70,7 @@ def _pad_value(writer: OperationWriter, source: WrittenTensor) -> np.ndarray:
 
 
 def _slice(writer: OperationWriter) -> None:
-    writer.require_kept_quantization()
-    taken = slices_of(writer.operation)
-    source = writer.as_it_is(0)
+    source, taken = _kept(writer), slices_of(writer.operation)
     begin = writer.graph.integers([part.start for part in taken])
     size = writer.graph.integers([part.stop - part.start for part in taken])
     output = writer.output(type_=source.type)
@@ -80,8 +79,7 @@ def _slice(writer: OperationWriter) -> None:
 
 def _strided_slice(writer: OperationWriter) -> None:
     """Masks are resolved here; what is dropped, RESHAPE drops."""
-    writer.require_kept_quantization()
-    source = writer.as_it_is(0)
+    source = _kept(writer)
     taken, _ = strided_slices_of(writer.operation)
     resolved = [
         _resolved(part, length)
@@ -101,13 +99,7 @@ def _strided_slice(writer: OperationWriter) -> None:
         ShrinkAxisMask=0,
     )
     inputs = [source, *map(writer.graph.integers, (begin, end, strides))]
-    kept = writer.output_shape() == shape
-    target = (
-        writer.output(type_=source.type) if kept else writer.graph.like(source, shape)
-    )
-    writer.emit("STRIDED_SLICE", inputs, target, table)
-    if not kept:
-        writer.reshape(target, writer.output(type_=source.type))
+    writer.emit_reshaped("STRIDED_SLICE", inputs, shape, table, source.type)
 
 
 def _resolved(part: slice, length: int) -> tuple[int, int, int]:
@@ -161,26 +153,21 @@ def _pack(writer: OperationWriter) -> None:
     writer.emit("PACK", parts, writer.output(), table)
 
 
-def _tile(writer: OperationWriter) -> None:
-    writer.require_kept_quantization()
-    source = writer.as_it_is(0)
-    multiples = writer.graph.integers(writer.operation.integers(1))
-    writer.emit("TILE", [source, multiples], writer.output(type_=source.type))
+def _by_integers(name: str, table: OperatorOptions | None = None) -> Write:
+    """Write an operator that is told by integers how to move elements."""
 
+    def write(writer: OperationWriter) -> None:
+        source = _kept(writer)
+        integers = writer.graph.integers(writer.operation.integers(1))
+        output = writer.output(type_=source.type)
+        writer.emit(name, [source, integers], output, table)
 
-def _reverse(writer: OperationWriter) -> None:
-    writer.require_kept_quantization()
-    source = writer.as_it_is(0)
-    axis = writer.graph.integers(writer.operation.integers(1))
-    table = options("ReverseV2Options")
-    output = writer.output(type_=source.type)
-    writer.emit("REVERSE_V2", [source, axis], output, table)
+    return write
 
 
 def _channel_shuffle(writer: OperationWriter) -> None:
     """Split the axis in [groups, rest], swap the two, and join them again."""
-    writer.require_kept_quantization()
-    source = writer.as_it_is(0)
+    source = _kept(writer)
     shape = source.shape
     groups = writer.operation.integer(1)
     axis = writer.operation.axis(2, len(shape))
@@ -196,11 +183,9 @@ def _in_nhwc(name: str, kind: str, flag: int) -> Write:
     """Write an operator on NHWC images whose HAL form has a layout flag."""
 
     def write(writer: OperationWriter) -> None:
-        writer.require_kept_quantization()
         nchw = writer.operation.boolean(flag, False)
-        source = writer.as_it_is(0)
-        type_ = source.type
-        inputs = [writer.transposed(source, NCHW_TO_NHWC) if nchw else source]
+        images = Reordered.nhwc(writer, _kept(writer), nchw=nchw)
+        inputs = [images.source]
         table: OperatorOptions = options(kind)
         if "DEPTH" in name:
             table = options(kind, BlockSize=writer.operation.integer(1))
@@ -211,34 +196,19 @@ def _in_nhwc(name: str, kind: str, flag: int) -> Write:
             block, paddings = (writer.operation.integers(i) for i in (1, 2))
             inputs.append(writer.graph.integers(block))
             inputs.append(writer.graph.integers([paddings[:2], paddings[2:]]))
-        if not nchw:
-            writer.emit(name, inputs, writer.output(type_=type_), table)
-            return
-        shape = tuple(writer.output_shape()[axis] for axis in NCHW_TO_NHWC)
-        result = writer.emit(name, inputs, writer.temporary(shape, type_), table)
-        writer.transposed(result, NHWC_TO_NCHW, writer.output(type_=type_))
+        images.finish(writer.emit(name, inputs, images.target(), table))
 
     return write
 
 
 def _gather(writer: OperationWriter) -> None:
-    writer.require_kept_quantization()
-    source = writer.as_it_is(0)
-    axis = writer.operation.axis(1, len(source.shape))
-    _write_gather(writer, source, writer.input(2), axis)
-
-
-def _embedding_lookup(writer: OperationWriter) -> None:
-    writer.require_kept_quantization(1)
-    _write_gather(writer, writer.as_it_is(1), writer.input(0), 0)
-
-
-def _write_gather(
-    writer: OperationWriter, source: WrittenTensor, indices: WrittenTensor, axis: int
-) -> None:
+    """GATHER, and EMBEDDING_LOOKUP, whose indices come before the table."""
+    has_axis = writer.operation.type == OperationType.GATHER
+    source = _kept(writer, 0 if has_axis else 1)
+    axis = writer.operation.axis(1, len(source.shape)) if has_axis else 0
     table = options("GatherOptions", Axis=axis, BatchDims=0)
-    output = writer.output(type_=source.type)
-    writer.emit("GATHER", [source, indices], output, table)
+    inputs = [source, writer.input(2 if has_axis else 0)]
+    writer.emit("GATHER", inputs, writer.output(type_=source.type), table)
 
 
 _NO_CROPS = ((0, 0), (0, 0))
@@ -270,8 +240,13 @@ RULES: dict[OperationType, Rule] = {
         _concatenation, _MOVED, "CONCATENATION, codes after QUANTIZE"
     ),
     OperationType.PACK: Rule(_pack, _MOVED_WITH_INTEGERS, "PACK", typed_by=1),
-    OperationType.TILE: Rule(_tile, _MOVED_WITH_INTEGERS, "TILE", _KEPT),
-    OperationType.REVERSE: Rule(_reverse, _MOVED_WITH_INTEGERS, "REVERSE_V2", _KEPT),
+    OperationType.TILE: Rule(_by_integers("TILE"), _MOVED_WITH_INTEGERS, "TILE", _KEPT),
+    OperationType.REVERSE: Rule(
+        _by_integers("REVERSE_V2", options("ReverseV2Options")),
+        _MOVED_WITH_INTEGERS,
+        "REVERSE_V2",
+        _KEPT,
+    ),
     OperationType.CHANNEL_SHUFFLE: Rule(
         _channel_shuffle, _MOVED, "RESHAPE, TRANSPOSE, RESHAPE", _KEPT
     ),
@@ -286,6 +261,6 @@ RULES: dict[OperationType, Rule] = {
     },
     OperationType.GATHER: Rule(_gather, _MOVED_WITH_INTEGERS, "GATHER", _KEPT),
     OperationType.EMBEDDING_LOOKUP: Rule(
-        _embedding_lookup, _MOVED_WITH_INTEGERS, "GATHER", _KEPT, typed_by=1
+        _gather, _MOVED_WITH_INTEGERS, "GATHER", _KEPT, typed_by=1
     ),
 }

@@ -109,12 +109,7 @@ class _CellWriter:
 
     def _clipped(self, memory: WrittenTensor) -> WrittenTensor:
         for name, bound in zip(("MAXIMUM", "MINIMUM"), self._bounds, strict=False):
-            memory = self._writer.emit(
-                name,
-                [memory, bound],
-                self._writer.floats(self._shape),
-                options("MaximumMinimumOptions"),
-            )
+            memory = self._writer.pair(name, memory, bound)
         return memory
 
     def _of(self, name: str, source: WrittenTensor) -> WrittenTensor:

@@ -14,17 +14,16 @@ from asyncnn.devices.litert.operation_writer import (
     CODES,
     FLOATS,
     OperationWriter,
+    Reordered,
     Rule,
     Write,
 )
 from asyncnn.devices.litert.tflite_graph import FLOAT32, WrittenTensor, options
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.operations.sliding_windows import SAME as HAL_SAME
 from asyncnn.hal.operations.sliding_windows import (
     Padding,
     Window,
-    Window2D,
     padding_for_scheme,
     pool_window,
 )
@@ -38,8 +37,6 @@ _MAX_STEP = 2**14
 
 _MAX_TOUCHES = 2**24
 """Most pairs of a tap and an output pixel: XNNPACK has a pointer for each of them."""
-
-_CHANNELS_LAST = NCHW_TO_NHWC
 
 
 def scheme_of(axes: Sequence[Window]) -> int | None:
@@ -83,30 +80,6 @@ def check_steps(
     )
 
 
-def image_of(
-    writer: OperationWriter, window: Window2D, type_: str | None
-) -> WrittenTensor:
-    """Return input 0 in NHWC."""
-    image = writer.input(0, type_)
-    return writer.transposed(image, _CHANNELS_LAST) if window.nchw else image
-
-
-def result_of(
-    writer: OperationWriter, window: Window2D, type_: str | None
-) -> WrittenTensor:
-    """Return the tensor that the operator in NHWC fills."""
-    if not window.nchw:
-        return writer.output(type_=type_)
-    shape = tuple(writer.output_shape()[axis] for axis in _CHANNELS_LAST)
-    return writer.temporary(shape, type_)
-
-
-def finish(writer: OperationWriter, window: Window2D, result: WrittenTensor) -> None:
-    """Bring a result to the layout of the output, which is made anew for that."""
-    if window.nchw:
-        writer.transposed(result, NHWC_TO_NCHW, writer.output(type_=result.type))
-
-
 def padded_image(
     writer: OperationWriter, image: WrittenTensor, axes: Sequence[Window]
 ) -> tuple[WrittenTensor, int]:
@@ -124,11 +97,12 @@ def _pool(name: str) -> Write:
         axes = window.height, window.width
         check_steps(writer, axes)
         writer.require_kept_quantization()
-        image, scheme = image_of(writer, window, None), scheme_of(axes)
+        images = Reordered.nhwc(writer, writer.input(0), nchw=window.nchw)
+        image, scheme = images.source, scheme_of(axes)
         if scheme is None:
             writer.require(name == "MAX_POOL_2D", "padding that is no scheme of TFLite")
             image, scheme = _padded_with_lowest(writer, image, axes), VALID
-        result = result_of(writer, window, None)
+        result = images.target()
         table = options(
             "Pool2DOptions",
             Padding=scheme,
@@ -139,7 +113,7 @@ def _pool(name: str) -> Write:
             FusedActivationFunction=writer.activation_code(window.activation),
         )
         writer.emit(name, [image], result, table)
-        finish(writer, window, result)
+        images.finish(result)
 
     return write
 
@@ -153,19 +127,9 @@ def _padded_with_lowest(
         if image.type == FLOAT32
         else np.array([-128], np.int8)
     )
-    graph = writer.graph
-    value = graph.constant(image.type, lowest, image.quantization)
-    height, width = map(needed_padding, axes)
-    batches, rows, columns, channels = image.shape
-    shape = (batches, rows + sum(height), columns + sum(width), channels)
-    writer.require_moderate(shape)
-    paddings = graph.integers([(0, 0), height, width, (0, 0)])
-    return writer.emit(
-        "PADV2",
-        [image, paddings, value],
-        graph.like(image, shape),
-        options("PadV2Options"),
-    )
+    value = writer.graph.constant(image.type, lowest, image.quantization)
+    paddings = [(0, 0), *map(needed_padding, axes), (0, 0)]
+    return writer.padded(image, paddings, value)
 
 
 RULES: dict[OperationType, Rule] = {
