@@ -71,6 +71,30 @@ def merged_axes(shape: Shape, kept: Sequence[int]) -> tuple[Shape, dict[int, int
     return tuple(lengths), places
 
 
+def broadcast_groups(shape: Shape, parts: Sequence[Shape]) -> list[list[int]]:
+    """Return the axes of ``shape``: together those along which all parts go alike.
+
+    ``parts`` broadcast to it and have as many axes; single elements are left out.
+    """
+    groups: list[list[int]] = []
+    before: list[bool] | None = None
+    for axis, length in enumerate(shape):
+        if length == 1:
+            continue
+        kind = [part[axis] == length for part in parts]
+        if kind == before:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+        before = kind
+    return groups
+
+
+def merged_groups(shape: Shape, groups: Sequence[Sequence[int]]) -> Shape:
+    """Return a shape with one axis for each group of its axes."""
+    return tuple(math.prod(shape[axis] for axis in axes) for axes in groups)
+
+
 class Transposition(NamedTuple):
     """A tensor is taken as one of ``shape``, whose axes then get another order."""
 

@@ -14,7 +14,12 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.axes import MAX_RANK, dimensions_of
+from asyncnn.runtime.axes import (
+    MAX_RANK,
+    broadcast_groups,
+    dimensions_of,
+    merged_groups,
+)
 from asyncnn.runtime.drafting import (
     B8,
     F16,
@@ -305,21 +310,9 @@ def _merged(first: Shape, second: Shape, shape: Shape) -> tuple[Shape, Shape]:
         whole = dimensions_of(shape)  # without moving any, which BOOL8 has no means for
         return whole if first == shape else (1,), whole if second == shape else (1,)
     padded = [(1,) * (rank - len(part)) + part for part in (first, second)]
-    groups: list[tuple[tuple[bool, bool], list[int]]] = []
-    for axis, length in enumerate(shape):
-        if length == 1:
-            continue
-        kind = (padded[0][axis] == length, padded[1][axis] == length)
-        if groups and groups[-1][0] == kind:
-            groups[-1][1].append(axis)
-        else:
-            groups.append((kind, [axis]))
+    groups = broadcast_groups(shape, padded)
     if len(groups) > MAX_RANK:
         raise UnsupportedOperatorError(
             f"{list(first)} and {list(second)} broadcast along too many axes"
         )
-
-    def merge(part: Shape) -> Shape:
-        return tuple(math.prod(part[axis] for axis in axes) for _, axes in groups)
-
-    return merge(padded[0]), merge(padded[1])
+    return merged_groups(padded[0], groups), merged_groups(padded[1], groups)

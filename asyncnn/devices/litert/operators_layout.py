@@ -154,7 +154,7 @@ def _pack(writer: OperationWriter) -> None:
 
 
 def _by_integers(name: str, table: OperatorOptions | None = None) -> Write:
-    """Write an operator that is told by integers how to move elements."""
+    """Write an operator that moves elements as integers say."""
 
     def write(writer: OperationWriter) -> None:
         source = _kept(writer)

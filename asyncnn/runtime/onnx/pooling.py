@@ -4,7 +4,7 @@ A window over a volume is one over its images, and one over what these are then.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,16 +15,14 @@ from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.moves import pad
 from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.reduction import reduce
-from asyncnn.runtime.onnx.weighted import as_image, of_rank, paddings, spatial
-
-
-class _Window(NamedTuple):
-    """How a window slides along an axis; ``ends`` are its pads, the last made whole."""
-
-    kernel: int = 1
-    stride: int = 1
-    pads: tuple[int, int] = (0, 0)
-    ends: tuple[int, int] = (0, 0)
+from asyncnn.runtime.onnx.weighted import (
+    SlidingAxis,
+    as_image,
+    of_image,
+    of_rank,
+    sliding_of,
+    spatial,
+)
 
 
 def _pooled(node: OnnxNode, type_: Op, *, counts_padding: bool = False) -> Value:
@@ -32,24 +30,20 @@ def _pooled(node: OnnxNode, type_: Op, *, counts_padding: bool = False) -> Value
     rank = value.rank - 2
     if rank not in (1, 2, 3):
         raise node.refuse(f"a pool of rank {value.rank}")
-    kernel, strides, dilations = (
-        spatial(node, name, rank) for name in ("kernel_shape", "strides", "dilations")
-    )
-    pads = paddings(node, value.shape[2:], kernel, rank)
-    value = pad(draft, value, [(0, 0)] * 2 + [(min(a, 0), 0) for a, _ in pads])
-    pads = [(max(a, 0), b) for a, b in pads]
-    if node.name == "LpPool" or max(dilations) > 1:
-        extents = [(n - 1) * d + 1 for n, d in zip(kernel, dilations, strict=True)]
-        _say_pads(node, value, extents, strides, pads)
-        raise node.refuse("a pool of powers, or with dilation")
+    windows = sliding_of(node, value, spatial(node, "kernel_shape", rank))
+    cut = [(min(each.pads[0], 0), 0) for each in windows]
+    value = pad(draft, value, [(0, 0), (0, 0), *cut])
     windows = [
-        _Window(
-            *each[1:], _rounded_up(*each) if node.attribute("ceil_mode", 0) else each[3]
-        )
-        for each in zip(value.shape[2:], kernel, strides, pads, strict=True)
+        each._replace(pads=(max(each.pads[0], 0), each.pads[1])) for each in windows
     ]
+    if node.attribute("ceil_mode", 0):
+        pairs = zip(value.shape[2:], windows, strict=True)
+        windows = [each._replace(more=_missing(size, each)) for size, each in pairs]
+    if node.name == "LpPool" or any(each.dilation > 1 for each in windows):
+        _say_pads(node, value, windows)
+        raise node.refuse("a pool of powers, or with dilation")
     if rank < 3:
-        image, both = as_image(draft, value), [_Window(), *windows][-2:]
+        image, both = as_image(draft, value), of_image(windows)
         pooled = _slid(draft, type_, image, both, counts_padding)
         return of_rank(draft, pooled, value.rank)
     batch, channels, depth, *sides = value.shape
@@ -57,7 +51,7 @@ def _pooled(node: OnnxNode, type_: Op, *, counts_padding: bool = False) -> Value
     images = _slid(draft, type_, images, windows[1:], counts_padding)
     height, width = images.shape[2:]
     lines = draft.reshape(images, (batch, channels, depth, height * width))
-    lines = _slid(draft, type_, lines, [windows[0], _Window()], counts_padding)
+    lines = _slid(draft, type_, lines, [windows[0], SlidingAxis()], counts_padding)
     shape = batch, channels, lines.shape[2], height, width
     return draft.reshape(lines, shape)
 
@@ -66,51 +60,41 @@ def _slid(
     draft: Composer,
     type_: Op,
     image: Value,
-    windows: Sequence[_Window],
+    windows: Sequence[SlidingAxis],
     counts_padding: bool,
 ) -> Value:
     """Return the pool of an image, by the windows along its rows and columns."""
-    rows, columns = (each.ends for each in windows)
     pads = [each.pads for each in windows]
     if counts_padding and any(map(any, pads)):
         image = pad(draft, image, [(0, 0), (0, 0), *pads])
-        (_, low), (_, right) = pads
-        rows, columns = (0, rows[1] - low), (0, columns[1] - right)
+        pads = [(0, 0), (0, 0)]
     height, width = windows
-    numbers = [*columns, *rows, width.stride, height.stride]
-    numbers += [width.kernel, height.kernel, 0, True]
+    (top, bottom), (left, right) = pads
+    numbers = [left, right + width.more, top, bottom + height.more]
+    numbers += [width.stride, height.stride, width.kernel, height.kernel, 0, True]
     return draft.emit(type_, [image, *numbers])
 
 
-def _rounded_up(
-    size: int, kernel: int, stride: int, pads: tuple[int, int]
-) -> tuple[int, int]:
-    """Return the padding of an axis with what the last window needs to be whole."""
-    before, after = pads
-    rest = size + before + after - kernel
-    count = -(-rest // stride)
+def _missing(size: int, axis: SlidingAxis) -> int:
+    """Return the padding behind an axis that the last window needs to be whole."""
+    rest = size + sum(axis.pads) - axis.extent
+    count = -(-rest // axis.stride)
     # A window that begins behind the last element is none.
-    if count * stride >= size + before:
+    if count * axis.stride >= size + axis.pads[0]:
         count -= 1
-    return before, after + max(0, count * stride - rest)
+    return max(0, count * axis.stride - rest)
 
 
-def _say_pads(
-    node: OnnxNode,
-    value: Value,
-    extents: Sequence[int],
-    strides: Sequence[int],
-    pads: Sequence[tuple[int, int]],
-) -> None:
+def _say_pads(node: OnnxNode, value: Value, windows: Sequence[SlidingAxis]) -> None:
     """Have all padding in numbers, for the evaluator, which has rules of its own."""
-    rows = zip(value.shape[2:], extents, strides, pads, strict=True)
-    is_up, proto = node.attribute("ceil_mode", 0), type(node.proto)()
+    proto = type(node.proto)()
     proto.CopyFrom(node.proto)
-    ends = [_rounded_up(*each) if is_up else each[3] for each in rows]
+    pads = [each.pads for each in windows]
     if node.name == "AveragePool" and node.attribute("count_include_pad", 0):
         # That by which sizes are rounded up is not counted.
-        ends = [(0, b - a) for (_, a), (_, b) in zip(pads, ends, strict=True)]
         value = pad(node.draft, value, [(0, 0), (0, 0), *pads])
+        pads = [(0, 0)] * len(pads)
+    ends = [(a, b + each.more) for (a, b), each in zip(pads, windows, strict=True)]
     node.take(0, value)
     said: dict[str, Any] = {"pads": np.array(ends).T.ravel().tolist()}
     said |= {"count_include_pad": 1} if node.name == "LpPool" else {}

@@ -8,6 +8,7 @@ Signals of one axis become images of one row.
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,29 +23,23 @@ from asyncnn.runtime.moves import pad, transpose
 from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
-Pads = tuple[tuple[int, int], tuple[int, int]]
 
+class SlidingAxis(NamedTuple):
+    """How a window slides along an axis.
 
-class SlidingWindow(msgspec.Struct, frozen=True):
-    """How a window slides over height and width."""
+    The last window needs ``more`` padding behind the axis to be whole.
+    """
 
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    pads: Pads
-
-    @property
-    def extents(self) -> tuple[int, int]:
-        """Elements from the first to the last one of the window, by axis."""
-        pairs = zip(self.kernel, self.dilations, strict=True)
-        height, width = ((kernel - 1) * dilation + 1 for kernel, dilation in pairs)
-        return height, width
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    pads: tuple[int, int] = (0, 0)
+    more: int = 0
 
     @property
-    def explicit(self) -> list[int]:
-        """The HAL's arguments for padding and strides."""
-        (top, bottom), (left, right) = self.pads
-        return [left, right, top, bottom, self.strides[1], self.strides[0]]
+    def extent(self) -> int:
+        """Elements from the first to the last one of the window."""
+        return (self.kernel - 1) * self.dilation + 1
 
 
 def spatial(node: OnnxNode, name: str, rank: int, default: int = 1) -> list[int]:
@@ -58,31 +53,42 @@ def spatial(node: OnnxNode, name: str, rank: int, default: int = 1) -> list[int]
     return values
 
 
-def paddings(
-    node: OnnxNode, sizes: Sequence[int], kernel: Sequence[int], rank: int
-) -> list[tuple[int, int]]:
-    """Return the padding before and behind each axis, by whichever rule is given.
+def _unpadded(node: OnnxNode, kernel: Sequence[int]) -> list[SlidingAxis]:
+    names = "strides", "dilations"
+    numbers = (spatial(node, name, len(kernel)) for name in names)
+    return [SlidingAxis(*each) for each in zip(kernel, *numbers, strict=True)]
 
-    It is negative before an axis where windows leave the first elements out.
+
+def sliding_of(
+    node: OnnxNode, value: Value, kernel: Sequence[int]
+) -> list[SlidingAxis]:
+    """Return how windows slide over ``value``, padded by whichever rule is given.
+
+    Padding is negative before an axis where they leave the first elements out.
     """
+    axes, rank = _unpadded(node, kernel), len(kernel)
     mode = node.attribute("auto_pad", "NOTSET")
-    strides, dilations = (spatial(node, n, rank) for n in ("strides", "dilations"))
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         found = []
-        rows = zip(sizes, kernel, strides, dilations, strict=True)
-        for size, length, stride, dilation in rows:
-            extent = (length - 1) * dilation + 1
-            total = (-(-size // stride) - 1) * stride + extent - size
+        for size, axis in zip(value.shape[2:], axes, strict=True):
+            stride = axis.stride
+            total = (-(-size // stride) - 1) * stride + axis.extent - size
             late = (mode == "SAME_LOWER") + (total < 0 and "Conv" in node.name)
             before = int((total + late) / 2)  # as ONNX Runtime has it
-            found.append((before, max(total - before, 0)))
+            found.append(axis._replace(pads=(before, max(total - before, 0))))
         return found
     pads = (
         [0] * (2 * rank) if mode == "VALID" else node.attribute("pads", [0] * 2 * rank)
     )
     if len(pads) != 2 * rank or any(not 0 <= n < 1 << 24 for n in pads):
         raise InvalidArgumentError(f"paddings {pads} for {rank} axes")
-    return list(zip(pads[:rank], pads[rank:], strict=True))
+    rows = zip(axes, pads[:rank], pads[rank:], strict=True)
+    return [axis._replace(pads=(before, after)) for axis, before, after in rows]
+
+
+def of_image(sliding: Sequence[SlidingAxis]) -> list[SlidingAxis]:
+    """Return how windows slide over height and width; a signal is of one row."""
+    return [SlidingAxis(), *sliding][-2:]
 
 
 def as_image(draft: Composer, value: Value) -> Value:
@@ -90,23 +96,6 @@ def as_image(draft: Composer, value: Value) -> Value:
     if value.rank == 3:
         return draft.reshape(value, (*value.shape[:2], 1, value.shape[2]))
     return value
-
-
-def sliding_of(node: OnnxNode, value: Value, kernel: Sequence[int]) -> SlidingWindow:
-    """Return how the window of ``node`` slides over ``value``."""
-    rank = value.rank - 2
-    strides, dilations = (spatial(node, n, rank) for n in ("strides", "dilations"))
-    pads = paddings(node, value.shape[2:], kernel, rank)
-    kernel = list(kernel)
-    if rank == 1:
-        kernel, strides, dilations = [1, *kernel], [1, *strides], [1, *dilations]
-        pads = [(0, 0), *pads]
-    return SlidingWindow(
-        (kernel[0], kernel[1]),
-        (strides[0], strides[1]),
-        (dilations[0], dilations[1]),
-        (pads[0], pads[1]),
-    )
 
 
 def filter_of(
@@ -197,7 +186,7 @@ def convolved(
     image: Value,
     filter_: Value,
     bias: Value | None,
-    sliding: SlidingWindow,
+    sliding: Sequence[SlidingAxis],
     groups: int,
 ) -> Value:
     """Return the convolution of an [N, C, H, W] with an [O, I, H, W]."""
@@ -211,94 +200,86 @@ def convolved(
     if bias is None:
         draft.allowance.take_elements((units,))
         bias = draft.constant(np.zeros(units, image.dtype))
-    image, sliding = _inside(draft, image, sliding)
-    dilations = [sliding.dilations[1], sliding.dilations[0]]
+    image, (height, width) = _inside(draft, image, of_image(sliding))
+    dilations = [width.dilation, height.dilation]
+    steps = [*width.pads, *height.pads, width.stride, height.stride]
     if groups == 1:
         moved = filter_of(draft, filter_, (0, 2, 3, 1), 0)
         last = [0, True, *dilations]
-        return draft.emit(Op.CONV_2D, [image, moved, bias, *sliding.explicit, *last])
+        return draft.emit(Op.CONV_2D, [image, moved, bias, *steps, *last])
     if depth == 1:
         moved = filter_of(draft, filter_, (1, 2, 3, 0), 3)
         last = [units // groups, 0, True, *dilations]
-        return draft.emit(
-            Op.DEPTHWISE_CONV_2D, [image, moved, bias, *sliding.explicit, *last]
-        )
-    if sliding.dilations == (1, 1):
+        return draft.emit(Op.DEPTHWISE_CONV_2D, [image, moved, bias, *steps, *last])
+    if dilations == [1, 1]:
         moved = filter_of(draft, filter_, (0, 2, 3, 1), 0)
         last = [groups, 0, True]
-        return draft.emit(
-            Op.GROUPED_CONV_2D, [image, moved, bias, *sliding.explicit, *last]
-        )
+        return draft.emit(Op.GROUPED_CONV_2D, [image, moved, bias, *steps, *last])
     raise UnsupportedOperatorError("a convolution of groups with dilation")
 
 
 def _inside(
-    draft: Composer, image: Value, sliding: SlidingWindow
-) -> tuple[Value, SlidingWindow]:
+    draft: Composer, image: Value, sliding: Sequence[SlidingAxis]
+) -> tuple[Value, Sequence[SlidingAxis]]:
     """Pad an image first where the HAL does not: by as much as a window, or by less."""
-    pairs = zip(sliding.pads, sliding.extents, strict=True)
-    if all(min(pads) >= 0 and max(pads) < extent for pads, extent in pairs):
+    if all(min(axis.pads) >= 0 and max(axis.pads) < axis.extent for axis in sliding):
         return image, sliding
-    padded = pad(draft, image, [(0, 0), (0, 0), *sliding.pads])
-    return padded, msgspec.structs.replace(sliding, pads=((0, 0), (0, 0)))
+    padded = pad(draft, image, [(0, 0), (0, 0), *(axis.pads for axis in sliding)])
+    return padded, [axis._replace(pads=(0, 0)) for axis in sliding]
 
 
 def _conv_transpose(node: OnnxNode) -> Value:
     value, filter_, draft = node.input(0), node.input(1), node.draft
     if value.rank not in (3, 4) or filter_.rank != value.rank:
         raise node.refuse(f"a transposed convolution of rank {value.rank}")
-    rank = value.rank - 2
-    kernel, groups = list(filter_.shape[2:]), node.attribute("group", 1)
-    strides, dilations = (spatial(node, n, rank) for n in ("strides", "dilations"))
-    if groups > 1 or max(dilations) > 1:
+    kernel, groups = filter_.shape[2:], node.attribute("group", 1)
+    if groups > 1 or any(axis.dilation > 1 for axis in _unpadded(node, kernel)):
         raise node.refuse("a transposed convolution of groups, or with dilation")
-    pads = _transposed_pads(node, value.shape[2:], kernel, rank)
+    height, width = of_image(_cut_off(node, value, kernel))
     channels, depth = filter_.shape[:2]
     if channels != value.shape[1]:
         raise InvalidArgumentError(f"{value.shape[1]} channels for {channels} filters")
-    if rank == 1:
-        strides, pads = [1, *strides], [(0, 0), *pads]
     filter_ = image_filter(draft, filter_)
     bias = node.input(2) if node.has(2) else None
     if bias is None:
         bias = draft.constant(np.zeros(depth, value.dtype))
-    before = [min(pair[0], 0) for pair in pads]
-    (top, bottom), (left, right) = ((max(a, 0), b) for a, b in pads)
+    (left, right), (top, bottom) = width.pads, height.pads
     moved = filter_of(draft, filter_, (1, 2, 3, 0), 0)
-    numbers = [left, right, top, bottom, strides[1], strides[0], 0, True]
+    numbers = [max(left, 0), right, max(top, 0), bottom]
+    numbers += [width.stride, height.stride, 0, True]
     result = draft.emit(
         Op.TRANSPOSE_CONV_2D, [as_image(draft, value), moved, bias, *numbers]
     )
-    if any(before):
+    if min(left, top) < 0:
         raise node.refuse("padding that adds elements before the first one")
     return of_rank(draft, result, value.rank)
 
 
-def _transposed_pads(
-    node: OnnxNode, sizes: Sequence[int], kernel: Sequence[int], rank: int
-) -> list[tuple[int, int]]:
-    """Return what is cut off before and behind each axis; negative to add behind."""
-    strides, dilations = (spatial(node, n, rank) for n in ("strides", "dilations"))
+def _cut_off(node: OnnxNode, value: Value, kernel: Sequence[int]) -> list[SlidingAxis]:
+    """Return with pads what is cut off each axis; negative to add behind."""
+    axes, rank = _unpadded(node, kernel), len(kernel)
     extra = node.attribute("output_padding", [0] * rank)
     if len(extra) != rank or any(not 0 <= n < 1 << 16 for n in extra):
         raise InvalidArgumentError(f"output_padding of {extra}")
     wanted = node.attribute("output_shape")
-    mode = node.attribute("auto_pad", "NOTSET")
+    mode, sizes = node.attribute("auto_pad", "NOTSET"), value.shape[2:]
     if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [size * stride for size, stride in zip(sizes, strides, strict=True)]
+        wanted = [n * axis.stride for n, axis in zip(sizes, axes, strict=True)]
+    pads = []
     if wanted is None:
-        plain = paddings(node, sizes, kernel, rank)
-        return [(a, b - e) for (a, b), e in zip(plain, extra, strict=True)]
-    found = []
-    for axis, length in enumerate(list(wanted)[-rank:]):
-        extent = (kernel[axis] - 1) * dilations[axis] + 1
-        total = (sizes[axis] - 1) * strides[axis] + extent + extra[axis] - length
-        less = total // 2 if total > 0 else 0
-        pair = (less, total - less) if mode == "SAME_UPPER" else (total - less, less)
-        if total <= 0:
-            pair = (0, total)
-        found.append((pair[0], pair[1] - extra[axis]))
-    return found
+        axes = sliding_of(node, value, kernel)
+        pads = [axis.pads for axis in axes]
+    else:
+        rows = zip(axes, sizes, extra, list(wanted)[-rank:], strict=True)
+        for axis, size, more, length in rows:
+            total = (size - 1) * axis.stride + axis.extent + more - length
+            less = total // 2 if total > 0 else 0
+            rest = total - less
+            pads.append(
+                (less, rest) if mode == "SAME_UPPER" or total <= 0 else (rest, less)
+            )
+    cut = zip(axes, pads, extra, strict=True)
+    return [axis._replace(pads=(a, b - more)) for axis, (a, b), more in cut]
 
 
 def product(draft: Composer, first: Value, second: Value) -> Value:

@@ -16,6 +16,7 @@ from asyncnn.runtime.tflite.first_values import run_once
 from asyncnn.runtime.tflite.node import Node
 from asyncnn.runtime.tflite.scope import FlowConverter, Scope, Value
 from asyncnn.runtime.tflite.subgraphs import Accesses, Variable, referred, resource
+from asyncnn.runtime.tflite.tensors import same_values
 from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Tensor
@@ -337,11 +338,8 @@ def _let_same(
 
 def _merged(name: str, one: Operand, other: Operand) -> Operand:
     """Return what is known of a value that comes from one of two branches."""
-    if (one.type, one.scale, one.zero_point) != (
-        other.type,
-        other.scale,
-        other.zero_point,
-    ) or len(one.dimensions) != len(other.dimensions):
+    is_ranked = len(one.dimensions) == len(other.dimensions)
+    if not is_ranked or not same_values(one, other):
         raise UnsupportedOperatorError(
             f"the branches give {name} different types, quantisations or ranks"
         )
@@ -358,11 +356,7 @@ def _check_loop(name: str, before: Operand, after: Operand) -> None:
             f"the loop changes the shape of {name} from {list(before.dimensions)} to "
             f"{list(after.dimensions)}"
         )
-    if (before.type, before.scale, before.zero_point) != (
-        after.type,
-        after.scale,
-        after.zero_point,
-    ):
+    if not same_values(before, after):
         raise UnsupportedOperatorError(
             f"the loop changes the type or quantisation of {name}"
         )

@@ -229,24 +229,19 @@ def _put_rows(
     node: Node, rows: int, places: Array, count: int, rest: Sequence[int], value: float
 ) -> None:
     """Store rows at ``places`` of ``count``; the others are filled with ``value``."""
-    like = node.builder.operand(rows)
+    draft, given = node.draft, node.draft.tensor(rows)
     width = math.prod(rest)
     node.allowance.take_elements((count, width))
-    sources = np.zeros(count, np.int64)
+    sources = np.zeros(count, np.int32)
     sources[places] = np.arange(len(places))
-    flat = node.reshape(rows, (len(places), width))
-    picked = node.compute(
-        OperationType.GATHER,
-        [flat, node.scalar(0), node.builder.constant(sources.astype(np.int32))],
-        replace(like, dimensions=(count, width)),
-    )
+    flat = draft.reshape(given, (len(places), width))
+    picked = gather(draft, flat, draft.constant(sources), 0)
     taken = np.isin(np.arange(count), places)[:, None]
-    condition = node.builder.constant(np.repeat(taken, width, axis=1))
+    condition = draft.constant(np.repeat(taken, width, axis=1))
     # Of bytes, TFLite fills in the value as it is stored, whatever their zero point.
-    output = node.builder.operand(picked)
-    others = filled(node.builder, output, value)
-    inputs = [condition, picked, others]
-    node.store(node.compute(OperationType.SELECT, inputs, output))
+    fill = np.full((count, width), value, given.dtype)
+    others = draft.quantized(fill, given.form)
+    node.put(draft.select(condition, picked, others))
 
 
 def _dynamic_update_slice(node: Node) -> None:

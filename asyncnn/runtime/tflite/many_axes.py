@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperandType
-from asyncnn.runtime.axes import MAX_RANK
+from asyncnn.runtime.axes import MAX_RANK, broadcast_groups, merged_groups
 from asyncnn.runtime.moves import concatenate, sliced, split
 from asyncnn.runtime.tflite.indexing import bounds_of
 from asyncnn.runtime.tflite.moving_operators import join
@@ -87,10 +87,6 @@ def _with_shapes(
     node.store(node.reshape(operands[output.index], node.target().dimensions))
 
 
-def _merge(part: Shape, groups: Sequence[Sequence[int]]) -> Shape:
-    return tuple(math.prod(part[axis] for axis in axes) for axes in groups)
-
-
 def _elementwise(node: Node, converter: Converter) -> None:
     """Merge neighbours along which all operands broadcast alike."""
     target = node.result().shape
@@ -100,8 +96,8 @@ def _elementwise(node: Node, converter: Converter) -> None:
     _with_shapes(
         node,
         converter,
-        [_merge(shape, groups) or (1,) for shape in shapes],
-        _merge(target, groups) or (1,),
+        [merged_groups(shape, groups) or (1,) for shape in shapes],
+        merged_groups(target, groups) or (1,),
     )
 
 
@@ -112,17 +108,7 @@ def _padded(shape: Shape, rank: int) -> Shape:
 
 
 def _broadcasting(target: Shape, shapes: Sequence[Shape]) -> list[list[int]]:
-    groups: list[list[int]] = []
-    kinds: list[list[bool]] = []
-    for axis, length in enumerate(target):
-        if length == 1:
-            continue
-        kind = [shape[axis] == length for shape in shapes]
-        if kinds and kinds[-1] == kind:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-            kinds.append(kind)
+    groups = broadcast_groups(target, shapes)
     if len(groups) > MAX_RANK:
         raise UnsupportedOperatorError("broadcasting along more than four axes")
     return groups
@@ -148,8 +134,8 @@ def _matmul(node: Node, converter: Converter) -> None:
     _with_shapes(
         node,
         converter,
-        [(*_merge(shape, groups), *shape[-2:]) for shape in shapes],
-        (*_merge(target, groups), *target[-2:]),
+        [(*merged_groups(shape, groups), *shape[-2:]) for shape in shapes],
+        (*merged_groups(target, groups), *target[-2:]),
     )
 
 
@@ -168,7 +154,7 @@ def _reduction(node: Node, converter: Converter) -> None:
         groups = [[a for a in range(len(shape)) if a not in axes], sorted(axes)]
         whole = transpose(node.draft, node.input(0), [*groups[0], *groups[1]])
         first = node.draft.operand(whole)
-    merged = _merge(shape, groups)
+    merged = merged_groups(shape, groups)
     reduced = [place for place, found in enumerate(groups) if found[0] in axes]
     keeps = len(result) == len(shape)
     left = tuple(

@@ -35,6 +35,7 @@ from asyncnn.runtime.tflite.tensors import (
     add_constant,
     describe,
     filled,
+    same_values,
 )
 from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -301,7 +302,7 @@ class Node(OperatorTensors):
         :raises UnsupportedOperatorError: if neither is float or quantised to 8 bits.
         """
         source = self.builder.operand(operand)
-        if _same_values(source, target):
+        if same_values(source, target):
             return operand
         real = self.dequantize(operand)
         output = replace(target, dimensions=source.dimensions)
@@ -451,11 +452,3 @@ def _complex_keys(tensor: int) -> tuple[int, int]:
     Numbers of tensors are not negative, so that nothing takes a part for the whole.
     """
     return -2 * tensor - 1, -2 * tensor - 2
-
-
-def _same_values(first: Operand, second: Operand) -> bool:
-    return (first.type, first.scale, first.zero_point) == (
-        second.type,
-        second.scale,
-        second.zero_point,
-    )

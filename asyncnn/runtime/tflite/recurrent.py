@@ -52,9 +52,41 @@ def _read_state(node: Node, index: int, type_: OperandType) -> int:
     return node.read(index)
 
 
-def _keep_state(node: Node, index: int, operand: int) -> None:
-    """Let the state in input ``index`` be ``operand`` from now on."""
-    node.variables.assign(node.variable(index), operand)
+def _keep_states(node: Node, states: Sequence[int], after: Sequence[int]) -> None:
+    """Let the states in these inputs be the operands ``after`` from now on."""
+    for index, operand in zip(states, after, strict=True):
+        node.variables.assign(node.variable(index), operand)
+
+
+def _store_layer(
+    node: Node,
+    type_: OperationType,
+    inputs: Sequence[int],
+    states: Sequence[int],
+    scratch: Sequence[Operand] = (),
+    outputs: int = 1,
+    *,
+    last: bool = False,
+) -> None:
+    """Add a float layer with ``states``, and store its ``outputs``.
+
+    It gives the states after it ``last``, or between ``scratch`` and the outputs.
+    """
+    after = [Operand(_F32, node.tensor(index).shape) for index in states]
+    targets = [node.target(index) for index in range(outputs)]
+    made = [*targets, *after] if last else [*scratch, *after, *targets]
+    results = node.compute_all(type_, inputs, made)
+    begin = outputs if last else len(scratch)
+    _keep_states(node, states, results[begin : begin + len(states)])
+    for index, result in enumerate(results[0 if last else -outputs :][:outputs]):
+        node.store(result, index)
+
+
+def _clips(node: Node, options: Any) -> list[int]:
+    return [
+        node.scalar(clip, OperandType.FLOAT32)
+        for clip in (options.CellClip(), options.ProjClip())
+    ]
 
 
 WEIGHTS = range(1, 9)
@@ -65,6 +97,7 @@ BIASES = range(12, 16)
 PROJECTION, PROJECTION_BIAS = 16, 17
 OUTPUT_STATE, CELL_STATE = 18, 19
 LAYER_NORMS = range(20, 24)
+_LSTM_STATES = OUTPUT_STATE, CELL_STATE
 
 HIDDEN = 4
 """The intermediate that says how the output before the projection is quantised.
@@ -90,8 +123,7 @@ def _quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int
     weights = _weights(node)
     settings = [
         *(_constant(node, index, _Q16S) for index in LAYER_NORMS),
-        node.scalar(options.CellClip(), OperandType.FLOAT32),
-        node.scalar(options.ProjClip(), OperandType.FLOAT32),
+        *_clips(node, options),
         *_intermediates(node),
     ]
     state = _read_state(node, OUTPUT_STATE, _Q8S)
@@ -103,8 +135,7 @@ def _quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int
             OperationType.QUANTIZED_LSTM, [step, *weights, state, cell, *settings], like
         )
         outputs.append(output)
-    _keep_state(node, OUTPUT_STATE, state)
-    _keep_state(node, CELL_STATE, cell)
+    _keep_states(node, _LSTM_STATES, [state, cell])
     return outputs
 
 
@@ -173,15 +204,10 @@ def _step(node: Node) -> None:
         node.store(*_quantized_steps(node, options, [node.read(0)]))
         return
     inputs = _float_inputs(node, options) + _layer_norms(node)
-    states = _float_states(node)
-    batch, units = states[1].dimensions
+    batch, units = node.tensor(CELL_STATE).shape
     gates = 4 if node.has(1) else 3
-    scratch = replace(states[1], dimensions=(batch, gates * units))
-    _, *after, output = node.compute_all(
-        OperationType.LSTM, inputs, [scratch, *states, node.target()]
-    )
-    _keep_float_states(node, after)
-    node.store(output)
+    scratch = Operand(_F32, (batch, gates * units))
+    _store_layer(node, OperationType.LSTM, inputs, _LSTM_STATES, [scratch])
 
 
 def _sequence(node: Node) -> None:
@@ -193,13 +219,8 @@ def _sequence(node: Node) -> None:
     if _is_float(node):
         inputs = [*_float_inputs(node, options), node.scalar(time_major)]
         inputs += _layer_norms(node)
-        output, *after = node.compute_all(
-            OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM,
-            inputs,
-            [node.target(), *_float_states(node)],
-        )
-        _keep_float_states(node, after)
-        node.store(output)
+        type_ = OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM
+        _store_layer(node, type_, inputs, _LSTM_STATES, last=True)
     else:
         steps = _split_time(node, time_major=time_major)
         outputs = _quantized_steps(node, options, steps)
@@ -234,20 +255,8 @@ def _float_inputs(node: Node, options: Any) -> list[int]:
         _read_state(node, OUTPUT_STATE, _F32),
         _read_state(node, CELL_STATE, _F32),
         _activation(node, options.FusedActivationFunction(), *_LSTM_ACTIVATIONS),
-        node.scalar(options.CellClip(), OperandType.FLOAT32),
-        node.scalar(options.ProjClip(), OperandType.FLOAT32),
+        *_clips(node, options),
     ]
-
-
-def _float_states(node: Node) -> list[Operand]:
-    return [
-        Operand(_F32, node.tensor(index).shape) for index in (OUTPUT_STATE, CELL_STATE)
-    ]
-
-
-def _keep_float_states(node: Node, after: Sequence[int]) -> None:
-    for index, operand in zip((OUTPUT_STATE, CELL_STATE), after, strict=True):
-        _keep_state(node, index, operand)
 
 
 def _layer_norms(node: Node) -> list[int]:
@@ -293,7 +302,7 @@ def _rnn(node: Node) -> None:
     options = node.options("RNNOptions")
     inputs = _cell_inputs(node)
     code = _activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
-    _store_step(node, OperationType.RNN, [*inputs, code])
+    _store_layer(node, OperationType.RNN, [*inputs, code], [_RNN_STATE])
 
 
 def _sequence_rnn(node: Node) -> None:
@@ -301,14 +310,8 @@ def _sequence_rnn(node: Node) -> None:
     inputs = _cell_inputs(node)
     code = _activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
     time_major = node.scalar(int(options.TimeMajor()))
-    state = node.builder.operand(inputs[_RNN_STATE])
-    output, after = node.compute_all(
-        OperationType.UNIDIRECTIONAL_SEQUENCE_RNN,
-        [*inputs, code, time_major],
-        [node.target(), replace(node.target(), dimensions=state.dimensions)],
-    )
-    _keep_state(node, _RNN_STATE, after)
-    node.store(output)
+    type_ = OperationType.UNIDIRECTIONAL_SEQUENCE_RNN
+    _store_layer(node, type_, [*inputs, code, time_major], [_RNN_STATE], last=True)
 
 
 _RNN_STATE = 4
@@ -325,16 +328,7 @@ def _svdf(node: Node) -> None:
     options = node.options("SVDFOptions")
     inputs = [*_cell_inputs(node), node.scalar(options.Rank())]
     code = _activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
-    _store_step(node, OperationType.SVDF, [*inputs, code])
-
-
-def _store_step(node: Node, type_: OperationType, inputs: Sequence[int]) -> None:
-    """Add an operation whose first output is the state after the step."""
-    state = node.builder.operand(inputs[_RNN_STATE])
-    like = replace(node.target(), dimensions=state.dimensions)
-    after, output = node.compute_all(type_, inputs, [like, node.target()])
-    _keep_state(node, _RNN_STATE, after)
-    node.store(output)
+    _store_layer(node, OperationType.SVDF, [*inputs, code], [_RNN_STATE])
 
 
 def _require_float(node: Node) -> None:
@@ -351,7 +345,7 @@ def _require_float(node: Node) -> None:
         raise InvalidArgumentError("a float layer with a result of another type")
 
 
-_LSTM_INPUTS, _LSTM_STATES = 48, range(35, 39)
+_LSTM_INPUTS, _BOTH_STATES = 48, range(35, 39)
 _LSTM_NORMS = 8
 _RNN_INPUTS, _RNN_STATES = 12, (4, 8)
 
@@ -360,14 +354,13 @@ def _two_way_lstm(node: Node) -> None:
     options = node.options("BidirectionalSequenceLSTMOptions")
     scalars = [
         _activation(node, options.FusedActivationFunction(), *_LSTM_ACTIVATIONS),
-        node.scalar(options.CellClip(), OperandType.FLOAT32),
-        node.scalar(options.ProjClip(), OperandType.FLOAT32),
+        *_clips(node, options),
         node.scalar(bool(options.MergeOutputs())),
         node.scalar(bool(options.TimeMajor())),
         *(node.builder.omitted(_F32) for _ in range(_LSTM_NORMS)),
     ]
     type_ = OperationType.BIDIRECTIONAL_SEQUENCE_LSTM
-    _store_two_way(node, type_, options, _LSTM_INPUTS, _LSTM_STATES, scalars)
+    _store_two_way(node, type_, options, _LSTM_INPUTS, _BOTH_STATES, scalars)
 
 
 def _two_way_rnn(node: Node) -> None:
@@ -396,20 +389,14 @@ def _store_two_way(
     the states are afterwards.
     """
     _require_float(node)
-    merged = bool(options.MergeOutputs())
-    if len(node.operator.outputs) != (1 if merged else 2):
+    outputs = 1 if options.MergeOutputs() else 2
+    if len(node.operator.outputs) != outputs:
         raise InvalidArgumentError(f"{len(node.operator.outputs)} outputs")
     inputs = [
         _read_state(node, index, _F32) if index in states else read_real(node, index)
         for index in range(count)
     ]
-    outputs = [node.target(index) for index in range(len(node.operator.outputs))]
-    after = [Operand(_F32, node.tensor(index).shape) for index in states]
-    results = node.compute_all(type_, [*inputs, *scalars], [*outputs, *after])
-    for index, operand in zip(states, results[len(outputs) :], strict=True):
-        _keep_state(node, index, operand)
-    for index, operand in enumerate(results[: len(outputs)]):
-        node.store(operand, index)
+    _store_layer(node, type_, [*inputs, *scalars], states, (), outputs, last=True)
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -27,7 +27,7 @@ from asyncnn.runtime.tflite.many_axes import convert_many, has_many_axes
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.shapes import RULES, result_shapes
 from asyncnn.runtime.tflite.subgraphs import Flow, Variable
-from asyncnn.runtime.tflite.tensors import describe
+from asyncnn.runtime.tflite.tensors import describe, same_values
 from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Operator, Tensor
@@ -166,11 +166,7 @@ class Scope:
 
     def _take(self, tensor: Tensor, given: Operand) -> None:
         declared = describe(replace(tensor, shape=()))
-        if (declared.type, declared.scale, declared.zero_point) != (
-            given.type,
-            given.scale,
-            given.zero_point,
-        ):
+        if not same_values(declared, given):
             raise UnsupportedOperatorError(
                 f"{tensor.label} is given a value of another type or quantisation: "
                 f"{OperandType(given.type).name}"

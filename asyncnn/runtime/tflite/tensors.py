@@ -66,6 +66,12 @@ def describe(tensor: Tensor) -> Operand:
     )
 
 
+def same_values(one: Operand, other: Operand) -> bool:
+    """Return whether elements of both stand for the same numbers."""
+    first, second = ((each.type, each.scale, each.zero_point) for each in (one, other))
+    return first == second
+
+
 def add_constant(builder: "GraphBuilder", tensor: Tensor, operand: Operand) -> int:
     """Add the data of a constant ``tensor`` as ``operand`` describes it.
 

@@ -24,6 +24,7 @@ from asyncnn.runtime.tflite.tensors import (
     describe,
     elements,
     filled,
+    same_values,
 )
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Tensor
@@ -116,7 +117,7 @@ class Variables:
             before, after = map(
                 self._builder.operand, (self._values[variable], operand)
             )
-            if _form(before) != _form(after):
+            if before.dimensions != after.dimensions or not same_values(before, after):
                 raise UnsupportedOperatorError(
                     f"variable {variable.name!r} holds {_text(before)} but is "
                     f"assigned {_text(after)}"
@@ -187,10 +188,6 @@ class States(Variables):
             unique = f"{name}_{count}"
         self._taken.add(unique)
         return unique
-
-
-def _form(operand: Operand) -> tuple[object, ...]:
-    return operand.type, operand.dimensions, operand.scale, operand.zero_point
 
 
 def _text(operand: Operand) -> str:
