@@ -14,8 +14,8 @@ from asyncnn.devices.onnxruntime.sessions import RegionSession
 from asyncnn.extensions.regions import ONNX, RegionPort, region_model, type_of
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.memory.pools import from_buffer
+from tests.preparing import launch_preparation
 
 F32 = np.float32
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -150,10 +150,7 @@ def turned(times: int) -> Array:
 async def refused(device: Device, model: NamedModel, words: str) -> None:
     """Check that the HAL device refuses a region; `Device` may know another way."""
     callback = PreparedModelFuture()
-    preference = ExecutionPreference.FAST_SINGLE_ANSWER
-    device.hal.prepare_model_1_3(
-        *(model.model, preference, Priority.MEDIUM, None, (), (), bytes(32)), callback
-    )
+    launch_preparation(device.hal, model.model, callback)
     with pytest.raises(AsyncnnError, match=words):
         await callback
 
