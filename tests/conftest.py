@@ -82,6 +82,15 @@ def pytest_collection() -> Generator[None, object, object]:
         _freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Collector,
+) -> Generator[None, object, object]:
+    """Record no coverage of how tests are found in a module that is imported."""
+    with _untraced(collector.config, True):
+        return (yield)
+
+
 def _freeze() -> None:
     gc.collect()
     gc.freeze()
