@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 import anyio
 
+from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedTransientError,
@@ -15,9 +16,14 @@ from asyncnn.hal.errors import (
     require_known,
 )
 from asyncnn.hal.operations.bound import Array
-from asyncnn.pipeline.flow import FrameFlow
-from asyncnn.pipeline.frame import PipelineFrame, StateMemory
-from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
+from asyncnn.pipeline.frame import (
+    FrameResult,
+    FrameSlot,
+    PipelineFrame,
+    PipelineStatistics,
+    StageCounter,
+    StateMemory,
+)
 from asyncnn.pipeline.wiring import Stage, wire
 from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import NamedModel
@@ -77,7 +83,12 @@ class Pipeline:
         self._skips = when_failed == "skip"
         self._timeout_ns = None if timeout is None else round(timeout * 1e9)
         self._room: anyio.Semaphore
-        self._flow: FrameFlow | None = None
+        self._memories: list[StateMemory | None] | None = None  # before it is open
+        self._free: list[FrameSlot] = []
+        self._frames: deque[PipelineFrame] = deque()
+        self._counters = [StageCounter() for _ in stages]
+        self._is_watching = self._is_advancing = False
+        self._drained = asyncio.Event()
         self._home = Home()
         self._outside: deque[PipelineFrame] = deque()
         self._results: deque[FrameResult] = deque()
@@ -90,11 +101,10 @@ class Pipeline:
         self._put = self._dropped = self._failed = self._delivered = 0
 
     async def __aenter__(self) -> Self:
-        if self._flow is not None:
+        if self._memories is not None:
             raise RuntimeError("a pipeline is used once; make another")
         for stage in self._stages:
             stage.model.check_usable_here()
-        outside = self._backlog if self._drops else 0
         memories = [
             await StateMemory.of(stage, self._in_flight, self._wiring.taken[index])
             if stage.state
@@ -102,9 +112,11 @@ class Pipeline:
             for index, stage in enumerate(self._stages)
         ]
         self._room = anyio.Semaphore(self._in_flight, fast_acquire=True)
-        self._flow = FrameFlow(
-            self._stages, self._wiring, memories, self._in_flight, outside, self._ended
-        )
+        self._free = [
+            FrameSlot(self._stages, self._wiring, memories)
+            for _ in range(self._in_flight + self._drops * self._backlog)
+        ]
+        self._memories = memories
         self._takes_more = True
         self._home = Home()
         return self
@@ -117,13 +129,15 @@ class Pipeline:
 
     async def aclose(self) -> None:
         """End what is on its way. May be called again, and before it is opened."""
-        if self._flow is None or self._home.is_inherited:
+        if self._memories is None or self._home.is_inherited:
             return
         self._stop(None)
         if self._feeder is not None:
             self._feeder.cancel()
             await asyncio.wait([self._feeder])
-        await self._flow.drain()
+        if self._frames:
+            self._drained.clear()
+            await self._drained.wait()
         self._results.clear()
 
     async def put(self, inputs: Inputs) -> int:
@@ -139,7 +153,7 @@ class Pipeline:
         if self._drops:
             return self.put_nowait(inputs)
         self._check_open()
-        if len(self._open_flow):
+        if self._frames:
             # Devices that run short stages on the loop do so while it turns.
             await asyncio.sleep(0)
             self._check_open()
@@ -166,7 +180,7 @@ class Pipeline:
             return self._put_in_room(inputs)
         arrays = self._checked(inputs)
         if len(self._outside) == self._backlog:
-            self._open_flow.drop(self._outside.popleft())
+            self._free.append(self._outside.popleft().slot)
             self._dropped += 1
         frame = self._frame(arrays)
         self._outside.append(frame)
@@ -197,7 +211,8 @@ class Pipeline:
 
     async def __anext__(self) -> FrameResult:
         while not self._results:
-            if self._is_at_end:
+            if not (self._takes_more or self._frames or self._outside):
+                self._require_opened()
                 self._raise_error()
                 raise StopAsyncIteration
             self._news.clear()
@@ -209,37 +224,27 @@ class Pipeline:
 
     def statistics(self) -> PipelineStatistics:
         """Return what has been done so far; before the start, nothing."""
-        flow = self._flow
+        counts = [each.statistics() for each in self._counters]
         return PipelineStatistics(
             put=self._put,
             dropped=self._dropped,
             failed=self._failed,
             delivered=self._delivered,
-            in_flight=len(flow or ()) + len(self._results),
+            in_flight=len(self._frames) + len(self._results),
             waiting=len(self._outside),
-            stages=(
-                dict.fromkeys((s.name for s in self._stages), StageStatistics())
-                if flow is None
-                else flow.statistics
-            ),
+            stages=dict(zip((s.name for s in self._stages), counts, strict=True)),
         )
 
     def __repr__(self) -> str:
         names = " -> ".join(stage.name for stage in self._stages)
         return f"<Pipeline {names}, {self._put} put, {self._delivered} delivered>"
 
-    @property
-    def _open_flow(self) -> FrameFlow:
-        if self._flow is None:
+    def _require_opened(self) -> Sequence[StateMemory | None]:
+        if self._memories is None:
             raise RuntimeError(
                 "the pipeline is not open yet: write 'async with pipeline:'"
             )
-        return self._flow
-
-    @property
-    def _is_at_end(self) -> bool:
-        under_way = len(self._open_flow) + len(self._outside)
-        return not self._takes_more and not under_way
+        return self._memories
 
     def _check_open(self) -> None:
         """Check that frames may be put.
@@ -250,7 +255,7 @@ class Pipeline:
         if get_ident() != self._home.loop._thread_id:
             self._home.refuse("the pipeline")
         if not self._takes_more:
-            assert self._open_flow is not None  # says so if it is not open yet
+            self._require_opened()
             raise RuntimeError("the pipeline takes no more frames: it was finished")
 
     def _put_in_room(self, inputs: Inputs) -> int:
@@ -261,7 +266,7 @@ class Pipeline:
         except BaseException:
             self._room.release()
             raise
-        self._open_flow.launch(frame)
+        self._launch(frame)
         return frame.number
 
     def _checked(self, inputs: Inputs) -> list[Array]:
@@ -272,14 +277,49 @@ class Pipeline:
         return given
 
     def _frame(self, arrays: list[Array]) -> PipelineFrame:
-        frame = self._open_flow.frame(self._put, arrays, self._timeout_ns)
+        """Return a frame with copies of ``arrays``, to be launched or dropped."""
+        memories, slot = self._require_opened(), self._free.pop()
+        for target, array in zip(slot.put, arrays, strict=True):
+            target[...] = array
+        frame = PipelineFrame(self._put, slot, memories, self._timeout_ns)
         self._put += 1
         return frame
+
+    def _launch(self, frame: PipelineFrame) -> None:
+        """Send ``frame`` on its way; it may have ended when this returns."""
+        frame.launch(self._wiring)
+        self._frames.append(frame)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Report the frames that have ended, up to the first that has not."""
+        if self._is_advancing:
+            return  # one that has ended makes room for the next, which may end at once
+        self._is_advancing = True
+        try:
+            while self._frames and not self._is_watching:
+                run = self._frames[0].unfinished()
+                if run is None:
+                    frame = self._frames.popleft()
+                    frame.settle(self._counters)
+                    self._ended(frame)
+                    self._free.append(frame.slot)
+                else:
+                    self._is_watching = True
+                    run.fence.add_done_callback(self._run_has_ended)
+        finally:
+            self._is_advancing = False
+        if not self._frames:
+            self._drained.set()
+
+    def _run_has_ended(self, _: SyncFence) -> None:
+        self._is_watching = False
+        self._advance()
 
     def _make_room(self) -> None:
         """Let the next frame have the room of one that is gone."""
         if self._outside:
-            self._open_flow.launch(self._outside.popleft())
+            self._launch(self._outside.popleft())
         else:
             self._room.release()
 
@@ -307,8 +347,9 @@ class Pipeline:
         self._fail(error)
         self.finish()
         while self._outside:
-            self._open_flow.drop(self._outside.popleft())
-        self._open_flow.cancel()
+            self._free.append(self._outside.popleft().slot)
+        for frame in self._frames:
+            frame.cancel()
         for _ in range(self._room.statistics().tasks_waiting):
             self._room.release()  # whoever waits to put hears of the end
 
