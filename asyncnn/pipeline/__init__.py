@@ -58,8 +58,8 @@ for a pipeline that is not open, or finished.
 2 [3. 2.]
 """
 
-from asyncnn.pipeline.frame import FrameResult, PipelineStatistics, StageStatistics
 from asyncnn.pipeline.pipeline import Pipeline
+from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
 from asyncnn.pipeline.wiring import Stage
 
 __all__ = ("FrameResult", "Pipeline", "PipelineStatistics", "Stage", "StageStatistics")

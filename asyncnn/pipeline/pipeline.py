@@ -16,14 +16,8 @@ from asyncnn.hal.errors import (
     require_known,
 )
 from asyncnn.hal.operations.bound import Array
-from asyncnn.pipeline.frame import (
-    FrameResult,
-    FrameSlot,
-    PipelineFrame,
-    PipelineStatistics,
-    StageCounter,
-    StateMemory,
-)
+from asyncnn.pipeline.frame import FrameSlot, PipelineFrame, StateMemory
+from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageCounter
 from asyncnn.pipeline.wiring import Stage, wire
 from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import NamedModel

@@ -32,7 +32,7 @@ from asyncnn.service.client.asking import (
 )
 from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.fenced_calls import Named, RemoteFenced, RemoteFences
-from asyncnn.service.client.sent_pools import Numbers, RemoteBuffers
+from asyncnn.service.client.sent_pools import Numbers
 from asyncnn.service.client.staging import Staging
 from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
@@ -60,9 +60,8 @@ class Connection:
     ``facts`` are what `greet` has learned, ``queries`` what it is asked,
     ``preparations`` the models that it is to prepare, ``deferred`` the executions that
     are sent later, ``known`` what it knows by number, ``bursts`` those
-    that are open, and what it may call for them, ``buffers`` the device-managed ones,
-    ``cache_files`` how many of each kind it saves a model in. It ``is_busy`` while it
-    says that a queue is full.
+    that are open, and what it may call for them, ``cache_files`` how many files of each
+    kind it saves a model in. It ``is_busy`` while it says that a queue is full.
 
     A driver that ``may_see_slabs`` works on small shared arrays where they are, beside
     others that are none of its business. Calls with deadlines are given up
@@ -99,7 +98,6 @@ class Connection:
         self.deferred = DeferredExecutions(_MAX_TASKS)
         self.finish = self.deferred.finish
         self.queries = ConnectionQueries(self, models)
-        self.buffers = RemoteBuffers(self, self.known)
         self.bursts = RemoteBursts(self, self.known)
         most_fds = limits.max_fds_per_message
         self.fences = RemoteFences(self, self._executing, most_fds)

@@ -41,6 +41,7 @@ from asyncnn.service.channel import inline_packet
 from asyncnn.service.client.asking import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.remote_model import RemotePreparedModel
+from asyncnn.service.client.sent_pools import allocate_remote
 from asyncnn.service.limits import is_large
 from asyncnn.service.process import is_abstract, peer_of, socket_address
 
@@ -291,7 +292,8 @@ class RemoteDevice(BaseDevice, FactualDevice):
             raise InvalidArgumentError("a prepared model is not of this device")
         plan_buffer(desc, [(model, model.signature) for model in own], *roles)
         numbers = [model.number for model in own]
-        return await connection.buffers.allocate(desc, numbers, *roles)
+        of = connection, connection.known, desc, numbers
+        return await allocate_remote(*of, *roles)
 
 
 class _PreparationEnd(msgspec.Struct, frozen=True, eq=False):

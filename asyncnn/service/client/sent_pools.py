@@ -9,7 +9,7 @@ import asyncio
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from asyncnn.hal.validate.buffers import check_dimensions
 from asyncnn.hal.validate.rules import malformed_as_invalid
 from asyncnn.memory.pools import view
 from asyncnn.memory.shared import allocate, shareable
-from asyncnn.memory.slabs import Slab, in_slabs
+from asyncnn.memory.slabs import Part, Slab, in_slabs
 from asyncnn.service import wire
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
@@ -32,18 +32,30 @@ Pool: TypeAlias = hal.Memory | hal.BufferToken
 class Sendable:
     """What a driver is sent again and again; a ``number`` stands for it once bound.
 
-    It was sent some ``uses`` without.
+    It was sent some ``uses`` without. What it names are ``pools``, as long as they are
+    there: ``gone`` is called with each that goes. A token is a value.
     """
 
-    __slots__ = ("__weakref__", "number", "uses")
+    __slots__ = ("__weakref__", "number", "pools", "uses")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, pools: Iterable[Pool] = (), gone: Callable[[object], None] | None = None
+    ) -> None:
         self.number: int | None = None
         self.uses = 0
+        self.pools: list[Callable[[], Pool | None]] = [
+            partial(hal.BufferToken, pool.token)
+            if type(pool) is hal.BufferToken
+            else weakref.ref(pool, gone)
+            for pool in pools
+        ]
 
     def names(self, pool: Pool) -> bool:
         """Return whether a driver that forgets ``pool`` has forgotten this."""
-        raise NotImplementedError
+        known = [each() for each in self.pools]
+        if type(pool) is hal.BufferToken:
+            return pool in known
+        return any(e is pool or (type(e) is Part and e.slab is pool) for e in known)
 
 
 class Numbers:
@@ -234,15 +246,19 @@ def _check_descriptors(fds: Sequence[int], most: int) -> None:
 
 
 class RemoteBuffer:
-    """Buffer ``number`` of a connection; the driver frees it when this object goes."""
+    """Buffer ``number`` of a connection; the driver frees it when this object goes.
 
-    def __init__(self, buffers: "RemoteBuffers", number: int) -> None:
-        self._buffers = buffers
+    Belongs to the event loop, as does all that asks the driver.
+    """
+
+    def __init__(self, connection: Line, known: Numbers, number: int) -> None:
+        self._connection = connection
+        self._known = known
         self._number = number
 
     def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return why its connection has ended; see `IMortal`."""
-        return self._buffers.cause_of_death()
+        return self._connection.cause_of_death()
 
     async def copy_to(self, destination: hal.Memory) -> hal.ErrorStatus:
         """Have the contents copied to a pool; see `IBuffer.copy_to`."""
@@ -254,9 +270,7 @@ class RemoteBuffer:
                 raise hal.InvalidArgumentError("the pool to copy to is read-only")
             travels = destination.handle.fds or not destination.size
             pool = destination if travels else allocate(destination.size)
-            call, place = self._buffers.place(pool)
-            message = wire.CopyBufferTo(call, self._number, place)
-            status = await self._buffers.copy(message)
+            status = await self._copied(wire.CopyBufferTo, pool)
         except hal.AsyncnnError as error:
             return error.status
         if status is hal.ErrorStatus.NONE and pool is not destination:
@@ -270,72 +284,56 @@ class RemoteBuffer:
         try:
             with malformed_as_invalid("pool"):
                 validate_memory(source, rule="B2")
-            pool = shareable(source) if source.size else source
-            call, place = self._buffers.place(pool)
             with malformed_as_invalid("dimensions"):
                 check_dimensions(dimensions, "B1")
-                order = call, self._number, place, tuple(dimensions)
-            return await self._buffers.copy(wire.CopyBufferFrom(*order))
+                shape = tuple(dimensions)
+            pool = shareable(source) if source.size else source
+            return await self._copied(wire.CopyBufferFrom, pool, shape)
         except hal.AsyncnnError as error:
             return error.status
 
-
-class RemoteBuffers:
-    """The buffers of a connection. Belongs to the event loop but for finalisers.
-
-    What asks the driver raises an `AsyncnnError` if it cannot be asked, or is lost.
-    """
-
-    def __init__(self, connection: Line, numbers: Numbers) -> None:
-        self.cause_of_death = connection.cause_of_death
-        self._connection = connection
-        self._numbers = numbers
-
-    async def allocate(
+    async def _copied(
         self,
-        desc: hal.BufferDesc,
-        models: Sequence[int],
-        input_roles: Sequence[hal.BufferRole],
-        output_roles: Sequence[hal.BufferRole],
-    ) -> tuple[RemoteBuffer, int]:
-        """Have a buffer allocated; ``models`` are numbers, and all else is checked."""
-        number = next(self._connection.numbers)
-        self._connection.send(
-            wire.Allocate(
-                number,
-                tuple(desc.dimensions),
-                tuple(models),
-                tuple(input_roles),
-                tuple(output_roles),
-            )
-        )
-        try:
-            allocated = await self._connection.answers.answer(number, wire.Allocated)
-        except asyncio.CancelledError:
-            # Allocated or not by then: no finaliser would free it.
-            self._connection.send_if_open(wire.ForgetPools((number,)))
-            raise
-        status = wire.status_of(allocated.status)
-        if status is not hal.ErrorStatus.NONE:
-            raise hal.error_for(status, "the driver has allocated no buffer")
-        token = allocated.token
-        buffer = RemoteBuffer(self, number)
-        self._numbers.adopt(token, number)
-        weakref.finalize(buffer, self._numbers.lose_buffer, token)
-        return buffer, token
-
-    def place(self, pool: hal.Memory) -> tuple[int, int]:
-        """Return the numbers of a new call and of its pool, which travels.
-
-        A pool without bytes needs none.
-        """
-        numbers = self._numbers.of_pools((pool,)) if pool.size else (wire.NO_POOL,)
-        return next(self._connection.numbers), numbers[0]
-
-    async def copy(
-        self, message: wire.CopyBufferTo | wire.CopyBufferFrom
+        kind: Callable[..., wire.CopyBufferTo | wire.CopyBufferFrom],
+        pool: hal.Memory,
+        *more: hal.Dimensions,
     ) -> hal.ErrorStatus:
-        """Have the contents of a buffer copied."""
-        self._connection.send(message)
-        answer = await self._connection.answers.answer(message.call, wire.BufferCopied)
+        """Have the contents copied to or from a pool, which travels."""
+        connection, places = self._connection, (wire.NO_POOL,)
+        if pool.size:
+            places = self._known.of_pools((pool,))  # type: ignore[assignment]
+        call = next(connection.numbers)
+        connection.send(kind(call, self._number, *places, *more))
+        answer = await connection.answers.answer(call, wire.BufferCopied)
         return wire.status_of(answer.status)
+
+
+async def allocate_remote(
+    connection: Line,
+    known: Numbers,
+    desc: hal.BufferDesc,
+    models: Sequence[int],
+    *roles: Sequence[hal.BufferRole],
+) -> tuple[RemoteBuffer, int]:
+    """Have a buffer allocated; ``models`` are numbers, and all else is checked.
+
+    :raises AsyncnnError: if the driver cannot be asked, refuses, or is lost.
+    """
+    number = next(connection.numbers)
+    inputs, outputs = map(tuple, roles)
+    asked = tuple(desc.dimensions), tuple(models), inputs, outputs
+    connection.send(wire.Allocate(number, *asked))
+    try:
+        allocated = await connection.answers.answer(number, wire.Allocated)
+    except asyncio.CancelledError:
+        # Allocated or not by then: no finaliser would free it.
+        connection.send_if_open(wire.ForgetPools((number,)))
+        raise
+    status = wire.status_of(allocated.status)
+    if status is not hal.ErrorStatus.NONE:
+        raise hal.error_for(status, "the driver has allocated no buffer")
+    token = allocated.token
+    buffer = RemoteBuffer(connection, known, number)
+    known.adopt(token, number)
+    weakref.finalize(buffer, known.lose_buffer, token)
+    return buffer, token

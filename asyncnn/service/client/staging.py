@@ -68,17 +68,12 @@ class Travelling(Sendable):
     that nothing else gets their identity; pools are to go when nobody uses them.
     """
 
-    __slots__ = ("_pools", "arguments", "is_strict")
+    __slots__ = ("arguments", "is_strict")
 
     def __init__(self, request: Request, gone: Callable[[object], None]) -> None:
-        super().__init__()
+        super().__init__(request.pools, gone)
         self.arguments = (request.inputs, request.outputs)
         self.is_strict = False
-        self._pools = [_watched(pool, gone) for pool in request.pools]
-
-    def names(self, pool: Pool) -> bool:
-        """See `Sendable`."""
-        return any(_is_part(each(), pool) for each in self._pools)
 
 
 class _Idle(list["Staged"]):
@@ -130,24 +125,6 @@ class Layout:
         return tuple(placed), moves
 
 
-class _Placed(Sendable):
-    """What lies in ``slab`` and, as far as pools travel, at a place of these ``files``.
-
-    What is in a slab where another pool has been before is the same to the driver.
-    """
-
-    __slots__ = ("files", "slab")
-
-    def __init__(self, slab: Memory, kept: Sequence[Pool]) -> None:
-        super().__init__()
-        self.slab = slab
-        self.files = [_watched(p.slab if type(p) is Part else p) for p in kept]
-
-    def names(self, pool: Pool) -> bool:
-        files = [each() for each in self.files]
-        return any(_is_part(each, pool) for each in (self.slab, *files))
-
-
 class Staged:
     """A request whose pools all travel, and what to copy back when it is done.
 
@@ -169,8 +146,8 @@ class Staged:
         self.layout = layout
         self.slab = slab
         self.request = Request(layout.inputs, layout.outputs, (slab,))
-        self.sendable = _Placed(slab, ())
-        self._placed: dict[tuple[int, ...], _Placed] = {}
+        self.sendable = Sendable((slab,))
+        self._placed: dict[tuple[int, ...], Sendable] = {}
         self.targets = [_part(slab.buffer, move) for move in layout.moves_in]
         self.sources = [_part(slab.buffer, move) for move in layout.moves_out]
         self.inputs: list[memoryview] = []
@@ -212,11 +189,13 @@ class Staged:
                 places += (-1 - pool.token if type(pool) is BufferToken else id(pool),)
         placed = self._placed.get(places)
         # What has gone has left its identity to others.
-        if placed is None or None in map(call, placed.files):
+        if placed is None or None in map(call, placed.pools):
             self._placed.pop(places, None)
             if len(self._placed) == MAX_PLACES:
                 del self._placed[next(iter(self._placed))]
-            placed = self._placed[places] = _Placed(self.slab, kept)
+            # What is where another pool of a slab has been is the same to the driver.
+            files = [pool.slab if type(pool) is Part else pool for pool in kept]
+            placed = self._placed[places] = Sendable((self.slab, *files))
         self.sendable = placed
         self.request = Request(layout.inputs, layout.outputs, (*kept, self.slab))
 
@@ -450,21 +429,6 @@ def _drop(
     known = staging()
     if known is not None:
         known.drop(key)
-
-
-def _watched(
-    pool: Pool, gone: Callable[[object], None] | None = None
-) -> Callable[[], Pool | None]:
-    """Return what gives a pool as long as it is there; a token is a value."""
-    return (lambda: pool) if type(pool) is BufferToken else weakref.ref(pool, gone)
-
-
-def _is_part(each: Pool | None, pool: Pool) -> bool:
-    return each is not None and (
-        each == pool
-        if type(pool) is BufferToken
-        else each is pool or (type(each) is Part and each.slab is pool)
-    )
 
 
 def _plain_sizes(pools: Sequence[Pool]) -> list[int] | None:
