@@ -146,24 +146,17 @@ class BurstServer(CallbackObject):
         self._dequeued_ns = time.perf_counter_ns()
         # Whatever it holds: the application counts what it sends.
         self._number += 1
+        deadline = None
         try:
-            bound = self._binder.bind_nowait(packet)
-        except AsyncnnError as error:
-            # Looked for only now: a packet that has no deadline costs nothing more.
-            by = without_deadline(packet) if self.carries_deadlines else None
-            if by is None:
-                self._refuse(error)
-            else:
-                self._serve_by(*by)
-            return
-        if bound is None:
-            self._spawn(partial(self._bind, packet))
-        else:
-            self._execute(bound)
-
-    def _serve_by(self, packet: bytes, deadline: int) -> None:
-        try:
-            bound = self._binder.bind_nowait(packet)
+            try:
+                bound = self._binder.bind_nowait(packet)
+            except AsyncnnError:
+                # Looked for only now: a packet that has no deadline costs nothing more.
+                by = without_deadline(packet) if self.carries_deadlines else None
+                if by is None:
+                    raise
+                packet, deadline = by
+                bound = self._binder.bind_nowait(packet)
         except AsyncnnError as error:
             self._refuse(error)
             return

@@ -69,7 +69,7 @@ class ClusterModel(StartingModel):
     def launch(self, request: hal.Request, options: ExecutionOptions) -> Completion:
         """Launch any request, and return its end; see `IBinding.launch`."""
         try:
-            run = self.started(request, options, _ignored)
+            run = self.started(request, options, lambda _: None)
         except hal.AsyncnnError as error:
             refused = ExecutionFuture()
             refuse_execution(refused, error)
@@ -185,10 +185,6 @@ class _PoolsOfRun:
         assert pool is not None
         data = np.frombuffer(pool.buffer or b"", np.uint8)
         return data[at.offset : at.offset + at.length]
-
-
-def _ignored(result: ExecutionResult) -> None:
-    """Do nothing: whoever launched it awaits the run."""
 
 
 def _ended(

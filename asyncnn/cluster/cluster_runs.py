@@ -13,7 +13,7 @@ import numpy as np
 from asyncnn import hal
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import Completion, ExecutionResult, result_of
-from asyncnn.cluster.dispatch import Action, Dispatcher, End, Send
+from asyncnn.cluster.dispatch import Action, Dispatcher, Send
 from asyncnn.cluster.exchange import Answer, RunOrder, Sent, size_bytes
 from asyncnn.cluster.links import Cluster, LostError, ReplicaLink
 from asyncnn.cluster.replicas import ClusterWork
@@ -209,7 +209,11 @@ class ClusterRuns(ActiveExecutions):
                 else:
                     self._send(run, self.links[action.replica])
             elif run is not None:
-                self._settle(run, _ended_so(action))
+                is_gone = action.status is hal.ErrorStatus.DEVICE_UNAVAILABLE
+                of = action.reason, hal.DriverDiedError if is_gone else None
+                self._settle(
+                    run, ExecutionResult(action.status, (), hal.NO_TIMING, *of)
+                )
         self._set_alarm()
 
     def _send(self, run: ClusterRun, link: ReplicaLink) -> None:
@@ -304,9 +308,3 @@ class ClusterRuns(ActiveExecutions):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _ended_so(end: End) -> ExecutionResult:
-    is_gone = end.status is hal.ErrorStatus.DEVICE_UNAVAILABLE
-    kind = hal.DriverDiedError if is_gone else None
-    return ExecutionResult(end.status, (), hal.NO_TIMING, end.reason, kind)

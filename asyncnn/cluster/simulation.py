@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.cluster.dispatch import Action, Choose, Dispatcher, Send, power_of_two
+from asyncnn.cluster.dispatch import Action, Dispatcher, Send, power_of_two
 from asyncnn.cluster.replicas import ClusterWork, Replica
 from asyncnn.hal.errors import InvalidArgumentError, check_least, require_known
 from asyncnn.hal.types import ErrorStatus
@@ -123,12 +123,14 @@ class Simulation:
         self._turn = 0
         self._left = len(self.works)
         usual = policy == OURS
+        own = {LEAST: self._least_loaded, ROBIN: self._round_robin}
+        choosers = {OURS: power_of_two, ORACLE: self._oracle, **own}
         self.dispatcher = Dispatcher(
             DispatchSettings(
                 window=4 if usual else _AT_ONCE, max_waiting=_AT_ONCE, drops_late=usual
             ),
             seed=scenario.seed,
-            choose=self._chooser(),
+            choose=choosers[policy],
         )
 
     def run(self) -> Outcomes:
@@ -278,10 +280,6 @@ class Simulation:
         self._free_ns[node.number] = self.now_ns
         self._act(self.dispatcher.up(node.number, (_MODEL,), self.now_ns))
         self._wear(node)
-
-    def _chooser(self) -> Choose:
-        own = {LEAST: self._least_loaded, ROBIN: self._round_robin}
-        return {OURS: power_of_two, ORACLE: self._oracle, **own}[self.policy]
 
     def _least_loaded(
         self, dispatcher: Dispatcher, work: ClusterWork, _: int

@@ -47,19 +47,15 @@ class Readable(Protocol):
     @property
     def is_local(self) -> bool:
         """Whether this process writes as well, so that spinning only delays it."""
-        ...
 
     def is_readable(self, looks: int = 1) -> bool:
         """Return whether a packet waits, looking ``looks`` times at most."""
-        ...
 
     def arm_wakeup(self, wake: Callable[[], None]) -> bool:
         """Have ``wake`` called once the writer rings; False if a packet waits."""
-        ...
 
     def disarm_wakeup(self) -> None:
         """Have ``wake`` called no more."""
-        ...
 
 
 class Served:

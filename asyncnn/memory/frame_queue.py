@@ -125,8 +125,8 @@ class FrameQueue:
             self._frames: CopiedFrames | MappedFrames = kind(
                 self._fd, layout, self._give_back
             )
-            self._producer = ProducerWatch(self._fd, self._wake)
-            self._waiter = SemaphoreWaiter(self._filled, self._wake)
+            self._producer = ProducerWatch(self._fd, self._changed.set)
+            self._waiter = SemaphoreWaiter(self._filled, self._changed.set)
             undo.pop_all()
         self._is_open = True
         disown_in_children(self)
@@ -244,9 +244,6 @@ class FrameQueue:
         self._waiter.wait(self._producer.look_again_s)
         self._changed.clear()
         await self._changed.wait()
-
-    def _wake(self) -> None:
-        self._changed.set()
 
     def _give_back(self, number: int) -> None:
         """Notify the producer that a place is free, on any thread.

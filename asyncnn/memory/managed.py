@@ -144,14 +144,8 @@ class ManagedBuffer:
     """The state of a buffer; ``current`` are its dimensions, None if uninitialised."""
 
     __slots__ = (
-        "__weakref__",
-        "_account",
-        "_is_written",
-        "_readers",
-        "current",
-        "dtype",
-        "storage",
-        "token",
+        *("__weakref__", "_account", "_is_written", "_readers"),
+        *("current", "dtype", "storage", "token"),
     )
 
     def __init__(self, token: int, dtype: np.dtype[Any], account: Account) -> None:
@@ -184,8 +178,7 @@ class ManagedBuffer:
 
         :raises GeneralFailureError: as `check_readable`.
         """
-        self.check_readable()
-        self._readers += 1
+        begin_all((self,), ())
         return self.claimed
 
     def check_readable(self) -> None:
@@ -219,16 +212,8 @@ class ManagedBuffer:
 
         :raises GeneralFailureError: if it is in use.
         """
-        self.check_unused()
-        self._is_written = True
-        self.current = None
-        self.renew()
+        begin_all((), (self,))
         return self.claimed
-
-    def renew(self) -> None:
-        """Leave memory that may still be read to whoever does that."""
-        if self.storage.is_left:
-            self.storage = Storage(self._account)
 
     def end_writing(self, dimensions: Dimensions | None) -> None:
         """Give up the claim to write: with contents of ``dimensions``, or failed."""
@@ -264,8 +249,8 @@ def begin_all(
     for buffer in writes:
         buffer._is_written = True
         buffer.current = None
-        if buffer.storage.is_left:
-            buffer.renew()
+        if buffer.storage.is_left:  # whoever may still read it keeps it
+            buffer.storage = Storage(buffer._account)
     return [buffer.storage for buffer in (*reads, *writes)]
 
 

@@ -155,19 +155,11 @@ class SharedRegions:
         return RegionSpan(region, region.offset + offset, size)
 
 
-class PlacedInput(NamedTuple):
-    """Where an input lies, and the array that it is to be."""
-
-    span: RegionSpan
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-
 class Placement:
     """Tensors of one request: ``arrays`` that come with it, and where others lie.
 
-    ``outputs`` are those that go to a region, and ``asked`` all that it asks for, with
-    their parameters.
+    ``inputs`` are these, each with its place, dtype and shape, ``outputs`` those that
+    go to a region, and ``asked`` all that it asks for, with their parameters.
     """
 
     def __init__(
@@ -178,7 +170,7 @@ class Placement:
     ) -> None:
         self.takes, self._gives, self._regions = takes, gives, regions
         self.arrays: dict[str, Array] = {}
-        self.inputs: dict[str, PlacedInput] = {}
+        self.inputs: dict[str, tuple[RegionSpan, np.dtype[Any], tuple[int, ...]]] = {}
         self.asked: dict[str, Mapping[str, Any]] = {}
         self.outputs: dict[str, RegionSpan] = {}
 
@@ -206,7 +198,7 @@ class Placement:
                 f"input {name!r} of shape {[*shape]} has {span.size} bytes in region "
                 f"{span.region.name!r}, not {wanted}"
             )
-        self.inputs[name] = PlacedInput(span, dtype, shape)
+        self.inputs[name] = span, dtype, shape
         return None
 
     def ask(self, name: str, parameters: Mapping[str, Any]) -> None:
@@ -231,7 +223,7 @@ class Placement:
             name: aligned_bytes(span.size).view(dtype).reshape(shape)
             for name, (span, dtype, shape) in self.inputs.items()
         }
-        spans = [each.span for each in self.inputs.values()]
+        spans = [span for span, *_ in self.inputs.values()]
         await _moved(_read, [*zip(spans, arrays.values(), strict=True)])
         self.arrays |= arrays
 

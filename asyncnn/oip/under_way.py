@@ -149,7 +149,7 @@ class Admitted:
         else:
             await offload(request.read, placement)
         if placement.inputs:
-            size = sum(each.span.size for each in placement.inputs.values())
+            size = sum(span.size for span, *_ in placement.inputs.values())
             repository.admission.grow(self._size, size)
             self._size += size
             await placement.read()

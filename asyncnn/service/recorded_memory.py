@@ -155,7 +155,7 @@ def read_memory(fd: int) -> Noted:
         blobs: dict[int, tuple[int, memoryview]] = {}
         for number in range(2):
             start = HEAD_BYTES + aligned_records(count) + number * half
-            blobs.update(_blobs(_MemoryHalf(fd, start, half)))
+            blobs.update(_blobs(fd, start, half))
     except OSError as error:
         reason = f"the calls of a driver cannot be read: {error.strerror}"
         raise GeneralFailureError(reason) from error
@@ -175,12 +175,6 @@ def _pread(fd: int, length: int, start: int) -> bytes:
     return found
 
 
-class _MemoryHalf(NamedTuple):
-    fd: int
-    start: int
-    size: int
-
-
 def _calls(records: bytes, count: int) -> list[NotedCall]:
     """Return the records that are whole, in the order of their calls."""
     found = []
@@ -196,15 +190,18 @@ def _calls(records: bytes, count: int) -> list[NotedCall]:
     return [each for each in found if each.call > newest - count]
 
 
-def _blobs(half: _MemoryHalf) -> Iterator[tuple[int, tuple[int, memoryview]]]:
+def _blobs(
+    fd: int, start: int, size: int
+) -> Iterator[tuple[int, tuple[int, memoryview]]]:
     """Yield the blobs of a half, by number, up to the first that is not whole."""
     at = 0
-    while at + BLOB.size <= half.size:
-        head = _pread(half.fd, BLOB.size, half.start + at)
-        number, kind, length, checksum, _ = BLOB.unpack(head)
-        if not number or at + BLOB.size + length > half.size:
+    while at + BLOB.size <= size:
+        number, kind, length, checksum, _ = BLOB.unpack(
+            _pread(fd, BLOB.size, start + at)
+        )
+        if not number or at + BLOB.size + length > size:
             return
-        data = _pread(half.fd, length, half.start + at + BLOB.size)
+        data = _pread(fd, length, start + at + BLOB.size)
         if zlib.crc32(data) != checksum:
             return
         yield number, (kind, memoryview(data))

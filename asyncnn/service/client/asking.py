@@ -178,11 +178,9 @@ class PreparationListener(Protocol):
 
     def link_to_death(self, cancel: Callable[[], None]) -> None:
         """Call ``cancel`` once nobody waits."""
-        ...
 
     def done(self, outcome: wire.Prepared) -> None:
         """Take the outcome."""
-        ...
 
 
 class RequestedPreparations(msgspec.Struct, eq=False):

@@ -72,31 +72,24 @@ class Line(Protocol):
 
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
         """
-        ...
 
     def cancel(self, execution: int) -> None:
         """Notify the driver that nobody waits for an execution."""
-        ...
 
     def end(self, execution: int, result: ExecutionResult, *more: object) -> None:
         """Notify an execution of how it has ended."""
-        ...
 
     def finish(self, copying: Iterator[None], then: Callable[[], None]) -> None:
         """Call ``then`` after ``copying``, a piece in each turn of the loop."""
-        ...
 
     def send_if_open(self, message: wire.ToDriver) -> None:
         """Send a message unless the driver is gone, or memory has run out."""
-        ...
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Have ``call`` called by the event loop; on any thread."""
-        ...
 
     def cause_of_death(self) -> hal.DeviceUnavailableError | None:
         """Return a new error that says why it is closed, None while it is not."""
-        ...
 
 
 MAX_UNANSWERED = 256

@@ -222,7 +222,7 @@ class UserQuotas:
 
     def __init__(self, uid: int, limits: UserLimits, each: ServiceLimits) -> None:
         def quota(limit: str, what: str) -> Quota:
-            most, most_each = getattr(limits, limit), getattr(each, limit)
+            most, most_each = getattr(limits, limit), getattr(each, limit, 1)
             return Quota(what, f"uid {uid}", most, most_each, limit)
 
         self.prepared_models = quota("max_prepared_models", "prepared models")
@@ -233,13 +233,7 @@ class UserQuotas:
         self.bursts = quota("max_bursts", "open bursts")
         self.buffers = quota("max_buffers", "buffers")
         self.pools = quota("max_pools", "pools")
-        self.region_processes = Quota(
-            "processes for regions",
-            f"uid {uid}",
-            limits.max_region_processes,
-            1,
-            "max_region_processes",
-        )
+        self.region_processes = quota("max_region_processes", "processes for regions")
         self.pool_bytes = CommonBytes(
             limits.max_pool_bytes,
             f"bytes in pools of uid {uid}",
