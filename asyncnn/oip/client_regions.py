@@ -43,13 +43,6 @@ class SharedRegion(NamedTuple):
     byte_size: int
     file: Descriptor
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """What clients see of it."""
-        record = self._asdict()
-        del record["file"]
-        return record
-
 
 class RegionSpan(NamedTuple):
     """Where a tensor lies; ``start`` counts from the beginning of the object."""
@@ -129,7 +122,7 @@ class SharedRegions:
         asked: Iterable[SharedRegion] = (
             [self._find(name)] if name else self._known.values()
         )
-        return [region.record for region in asked]
+        return [dict(zip(each._fields[:-1], each, strict=False)) for each in asked]
 
     def _find(self, name: object) -> SharedRegion:
         region = self._known.get(name) if isinstance(name, str) else None

@@ -196,9 +196,8 @@ def _blobs(
     """Yield the blobs of a half, by number, up to the first that is not whole."""
     at = 0
     while at + BLOB.size <= size:
-        number, kind, length, checksum, _ = BLOB.unpack(
-            _pread(fd, BLOB.size, start + at)
-        )
+        head = _pread(fd, BLOB.size, start + at)
+        number, kind, length, checksum, _ = BLOB.unpack(head)
         if not number or at + BLOB.size + length > size:
             return
         data = _pread(fd, length, start + at + BLOB.size)

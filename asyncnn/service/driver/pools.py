@@ -10,6 +10,7 @@ import os
 import stat
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -44,7 +45,6 @@ from asyncnn.service.wire import PoolInfo, PoolsRefused
 _KEEP_S = 2.0
 """How long mappings outlast their pools, in case the client announces them anew."""
 
-T = TypeVar("T")
 P = TypeVar("P", Memory, Memory | BufferToken)
 
 
@@ -66,6 +66,8 @@ def are_mapped(pools: Iterable[Memory | BufferToken]) -> bool:
 class AnnouncedPools:
     """Pools by their numbers, which keep as many ``descriptors`` open.
 
+    What takes long for the client is done ``on_thread``, one at a time.
+
     All methods belong to the event loop.
     """
 
@@ -78,7 +80,7 @@ class AnnouncedPools:
         self._pools: CountedTable[Memory | Unusable] = quota.table()
         self._buffers: dict[int, BufferToken] = {}
         self.descriptors = 0
-        self._copyist = SerialOffload()
+        self.on_thread = SerialOffload()
         self._forgotten = IdleTimer(_KEEP_S, mapper.trim)
 
     @property
@@ -214,9 +216,11 @@ class AnnouncedPools:
     def _admit(self, info: PoolInfo, handle: Handle) -> Memory:
         self._quota.check(self._pools)
         memory = Memory(info.name, info.size, handle)
-        mapped = self._map_nowait(memory)
-        if mapped is not None:
-            return mapped
+        # If it exceeds the limits for now, it is copied or tried again later.
+        with suppress(ResourceExhaustedTransientError):
+            mapped = self._mapper.map_nowait(memory)
+            if mapped is not None:
+                return mapped
         # The descriptor closes with the pool, not with the message it came beside.
         (fd,) = handle.fds
         try:
@@ -226,20 +230,6 @@ class AnnouncedPools:
         kept_memory = Memory(info.name, info.size, kept)
         weakref.finalize(kept_memory, close_received, kept.fds)
         return kept_memory
-
-    def _map_nowait(self, memory: Memory) -> Memory | None:
-        """Map a pool; return None if it has to be copied, or tried again later."""
-        try:
-            return self._mapper.map_nowait(memory)
-        except ResourceExhaustedTransientError:
-            return None
-
-    async def on_thread(self, work: Callable[..., T], *args: object) -> T:
-        """Return what ``work`` returns, called on a thread, one at a time.
-
-        :raises ResourceExhaustedTransientError: if no thread can be started.
-        """
-        return await self._copyist(work, *args)
 
 
 def _copies(mapper: Mapper, pools: tuple[P, ...]) -> tuple[P, ...]:
