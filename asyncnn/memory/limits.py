@@ -72,25 +72,17 @@ class _Alive:
         # what has changed is put down without it.
         self._changes: deque[tuple[int, int]] = deque()
 
-    @property
-    def count(self) -> int:
-        self._settle()
-        return self._count
-
-    @property
-    def bytes(self) -> int:
-        self._settle()
-        return self._bytes
-
     def note(self, count: int, size: int) -> None:
         self._changes.append((count, size))
 
-    def _settle(self) -> None:
+    def totals(self) -> tuple[int, int]:
+        """Return how many there are, and their bytes."""
         with self._lock:
             while self._changes:
                 count, size = self._changes.popleft()
                 self._count += count
                 self._bytes += size
+            return self._count, self._bytes
 
 
 class CommonBytes:
@@ -110,7 +102,7 @@ class CommonBytes:
 
     def has_room(self, length: int) -> bool:
         """Return whether so many more bytes fit in."""
-        return self.alive.bytes + length <= self.most
+        return self.alive.totals()[1] + length <= self.most
 
 
 class Accounting:
@@ -131,7 +123,7 @@ class Accounting:
     @property
     def bytes(self) -> int:
         """Bytes of all mappings and copies."""
-        return self._mapped.bytes + self._copied.bytes
+        return self._mapped.totals()[1] + self._copied.totals()[1]
 
     def add_mapping(self, pages: mmap.mmap, size: int) -> None:
         """Count ``size`` mapped bytes of a file, until their pages go."""
@@ -177,7 +169,7 @@ class Accounting:
                 f"{name}.max_copied_bytes is {limit}",
                 hint="seal its file against shrinking",
             )
-        if self._copied.bytes + length > limit:
+        if self._copied.totals()[1] + length > limit:
             raise too_many(
                 "bytes in copies of pools", f"{name}.max_copied_bytes", limit
             )
@@ -186,17 +178,11 @@ class Accounting:
     @property
     def mappings(self) -> int:
         """How many mapped files there are."""
-        return self._mapped.count
+        return self._mapped.totals()[0]
 
     def statistics(self, cached: int) -> MapperStatistics:
         """Return the counts, with the number of cached mappings."""
-        return MapperStatistics(
-            cached,
-            self._mapped.count,
-            self._mapped.bytes,
-            self._copied.count,
-            self._copied.bytes,
-        )
+        return MapperStatistics(cached, *self._mapped.totals(), *self._copied.totals())
 
     def _add(
         self, alive: _Alive, owner: mmap.mmap | NDArray[np.uint8], size: int
@@ -207,6 +193,6 @@ class Accounting:
             weakref.finalize(owner, each.note, -1, -size)
 
     def _exceeds(self, length: int) -> bool:
-        count = self._mapped.count + self._copied.count
+        count = self._mapped.totals()[0] + self._copied.totals()[0]
         policy = self._policy
         return count >= policy.max_pools or self.bytes + length > policy.max_pool_bytes

@@ -112,15 +112,8 @@ class Mapper:
             status = os.fstat(fd)
         except (OSError, OverflowError, ValueError) as error:
             raise failure(error, label(memory)) from error
-        key = (
-            memory.name,
-            memory.size,
-            memory.handle.ints,
-            status.st_dev,
-            status.st_ino,
-            access,
-            seals,
-        )
+        identity = status.st_dev, status.st_ino, access, seals
+        key = memory.name, memory.size, memory.handle.ints, *identity
         with self._lock:
             found = self._cached.get(key)
             if found is not None:

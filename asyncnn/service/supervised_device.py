@@ -7,11 +7,10 @@ and prepares every model that is still in use anew. Calls made in between wait.
 
 import asyncio
 import logging
-import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from asyncnn import hal
@@ -29,6 +28,7 @@ from asyncnn.hal.refusals import (
     forwarding,
 )
 from asyncnn.hal.routes import Route
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.offload import offload
 from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.remote_device import RemoteDevice
@@ -109,9 +109,12 @@ class SupervisedDevice(BaseDevice, FactualDevice):
             try:
                 async with connect() as remote, self._watched(remote):
                     connected = time.monotonic()
-                    with _calls_of(remote, self._supervision.record_to) as write:
-                        reason = await self._use(remote)
-                        await write()
+                    path = self._supervision.record_to
+                    calls = _calls_of(remote, path) if path else None
+                    reason = await self._use(remote)
+                    if calls is not None:
+                        await _write(calls, path)
+                        calls = None
             except hal.AsyncnnError as error:
                 if not self.first_connection.done():
                     self.first_connection.set_exception(error)
@@ -281,36 +284,26 @@ class SupervisedDevice(BaseDevice, FactualDevice):
         return await asked._replace(prepared_models=models).by(remote)
 
 
-@contextmanager
-def _calls_of(
-    remote: RemoteDevice, path: str
-) -> Iterator[Callable[[], Awaitable[None]]]:
-    """Hold the memory of a driver's calls; give what writes them to a file."""
-    fd = -1
-    if path:
-        # Few supervise drivers that record.
-        from asyncnn.service.recorded_memory import open_memory
-        from asyncnn.service.recording import save_memory
-
-        try:
-            fd = open_memory(remote.pid)
-        except hal.AsyncnnError as error:
-            logger.warning("%s is not going to be written: %s", path, error)
-
-    async def write() -> None:
-        if fd < 0:
-            return
-        try:
-            await offload(save_memory, fd, path)
-            logger.warning("the last calls of the driver are in %s", path)
-        except (hal.AsyncnnError, OSError) as error:
-            logger.warning("%s is not written: %s", path, error)
+def _calls_of(remote: RemoteDevice, path: str) -> Descriptor | None:
+    """Return the memory of a driver's calls, which are to be written to a file."""
+    # Few supervise drivers that record.
+    from asyncnn.service.recorded_memory import open_memory
 
     try:
-        yield write
-    finally:
-        if fd >= 0:
-            os.close(fd)
+        return Descriptor(open_memory(remote.pid))
+    except hal.AsyncnnError as error:
+        logger.warning("%s is not going to be written: %s", path, error)
+        return None
+
+
+async def _write(calls: Descriptor, path: str) -> None:
+    from asyncnn.service.recording import save_memory
+
+    try:
+        await offload(save_memory, calls.fd, path)
+        logger.warning("the last calls of the driver are in %s", path)
+    except (hal.AsyncnnError, OSError) as error:
+        logger.warning("%s is not written: %s", path, error)
 
 
 class _Adoption(IPreparedModelCallback):

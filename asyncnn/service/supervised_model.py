@@ -155,11 +155,10 @@ class SupervisedModel(BasePreparedModel):
         callback: IExecutionCallback | None,
     ) -> hal.ErrorStatus:
         """Launch an execution, or hold it; see `IPreparedModel.execute_1_3`."""
+        given = request, measure, deadline, loop_timeout_duration
         prepared = self.usable
         if prepared is not None:
-            return prepared.execute_1_3(
-                request, measure, deadline, loop_timeout_duration, callback
-            )
+            return prepared.execute_1_3(*given, callback)
         if callback is None:
             return hal.ErrorStatus.INVALID_ARGUMENT
         try:
@@ -170,14 +169,7 @@ class SupervisedModel(BasePreparedModel):
         return self._waiting.hold(
             callback,
             deadline,
-            partial(
-                self.execute_1_3,
-                request,
-                measure,
-                deadline,
-                loop_timeout_duration,
-                callback,
-            ),
+            partial(self.execute_1_3, *given, callback),
             lambda status: notify(status, (), hal.NO_TIMING),
         )
 

@@ -102,17 +102,10 @@ class RemoteBursts:
         self._opening[number] = answer
         burst: IBurstContext | None = None
         try:
-            self._send(
-                wire.ConfigureBurst(
-                    number,
-                    prepared,
-                    request_channel.ints,
-                    result_channel.ints,
-                    len(request_channel.fds),
-                    callback.carries_deadlines,
-                ),
-                (*request_channel.fds, *result_channel.fds),
-            )
+            fds = request_channel.fds
+            queues = request_channel.ints, result_channel.ints, len(fds)
+            given = number, prepared, *queues, callback.carries_deadlines
+            self._send(wire.ConfigureBurst(*given), (*fds, *result_channel.fds))
             status, burst = await answer
         except AsyncnnError as error:
             status = error.status

@@ -350,16 +350,15 @@ class ClientRecorder:
 
     def copy(self, message: _Copy, token: int, pool: Memory) -> int:
         """Note a copy of a buffer; return the number of the call."""
-        details = CallDetails(buffer=token)
         kind = CallKind.COPY_TO
+        given: Tensors | None = ()
+        dimensions: tuple[int, ...] = ()
         if isinstance(message, wire.CopyBufferFrom):
-            kind = CallKind.COPY_FROM
+            kind, dimensions = CallKind.COPY_FROM, message.dimensions
             given = self._tensors((pool,), (whole(pool),))
-            dimensions = message.dimensions
-            details = CallDetails(given or (), buffer=token, dimensions=dimensions)
-            call = self._begin(kind, number=pool.size, details=details)
-            return self._marked(call, given)
-        return self._begin(kind, number=pool.size, details=details)
+        details = CallDetails(given or (), buffer=token, dimensions=dimensions)
+        call = self._begin(kind, number=pool.size, details=details)
+        return self._marked(call, given)
 
     def copied(
         self, call: int, message: _Copy, status: ErrorStatus, pool: Memory
