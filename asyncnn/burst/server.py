@@ -178,9 +178,9 @@ class BurstServer(CallbackObject):
             self._execute(bound, deadline)
 
     def _execute(self, bound: BoundRequest, deadline: int | None = None) -> None:
-        execution = self._spare or _Execution(self)
-        if deadline is not None:
-            execution = _ExecutionInTime(self)
+        execution = self._spare if deadline is None else None
+        if execution is None:
+            execution = _Execution(self, deadline is not None)
         self._running, self._spare = execution, None
         note = bound.note
         if note is not None:
@@ -347,33 +347,29 @@ class OpenBursts:
 
 
 class _Execution(IExecutionCallback):
-    """Receives the outcome of the execution under way."""
+    """Receives the outcome of the execution under way.
 
-    __slots__ = ("_server", "note")
+    The result of one that ``has_deadline`` has a status of HAL 1.3.
+    """
+
+    __slots__ = ("_server", "has_deadline", "note")
 
     takes_early_results = True
     may_be_left = True  # the application may cancel it
-    has_deadline = False
 
-    def __init__(self, server: BurstServer) -> None:
+    def __init__(self, server: BurstServer, has_deadline: bool) -> None:
         # All here, as a call of the base would be felt with tiny models.
         self.reason = ""
         self._is_dead = False
         self._recipients = []
         self._server = server
+        self.has_deadline = has_deadline
         self.note: IBurstNote | None = None
 
     def notify_1_3(
         self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         self._server.finish(self, status, output_shapes, timing)
-
-
-class _ExecutionInTime(_Execution):
-    """The same of one with a deadline, whose result has a status of HAL 1.3."""
-
-    __slots__ = ()
-    has_deadline = True
 
 
 def _opened(channel: Handle) -> MessageQueue:

@@ -7,7 +7,6 @@ number, maybe before they have come here.
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from typing import TypeVar, cast
@@ -45,7 +44,6 @@ _REMEMBERED = 4096
 """Cancelled calls that may still come, as many as can be under way."""
 
 CANCELLED = Answer(ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, "the run was cancelled")
-DONE = Answer(ErrorStatus.NONE)
 NOT_HERE = Answer(
     ErrorStatus.DEVICE_UNAVAILABLE, "the model is not prepared here", begun=False
 )
@@ -83,8 +81,7 @@ class _Hosted:
 class ReplicaHost:
     """Hosts the device of a name; an empty one is what `open_device` opens by default.
 
-    What cannot be computed is an `Answer` with the HAL's status: no call of a model
-    raises.
+    What cannot be computed is an `Answer` with its status: no call of a model raises.
     """
 
     def __init__(self, device: str = "", lane_nice: int = LANE_NICE) -> None:
@@ -92,10 +89,10 @@ class ReplicaHost:
         self._lane_nice = lane_nice
         self._stack = AsyncExitStack()
         self._device: IDevice | None = None
-        self._opening: asyncio.Lock | None = None
+        self._opening = asyncio.Lock()
         self._models: dict[int, _Hosted] = {}
         self._tasks: dict[int, asyncio.Task[object]] = {}
-        self._cancelled: OrderedDict[int, bool] = OrderedDict()
+        self._cancelled: dict[int, bool] = {}
         self._listening = StreamPort(self)
 
     async def open(self) -> DeviceFacts:
@@ -103,7 +100,6 @@ class ReplicaHost:
 
         :raises AsyncnnError: if it cannot be opened.
         """
-        self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._device is None:
                 settings = replace(OWN_PROCESS, lane_nice=self._lane_nice)
@@ -152,10 +148,9 @@ class ReplicaHost:
         """Prepare a model as ``key``, for a preference and a priority: ``how``."""
         await self.open()
         assert self._device is not None
-        preference, priority = ExecutionPreference(how[0]), Priority(how[1])
-        model = unpacked(sent)
-        asked = PrepareArguments(model, preference, priority, deadline)
-        if self._was_cancelled(number):
+        asked_for = ExecutionPreference(how[0]), Priority(how[1]), deadline
+        asked = PrepareArguments(unpacked(sent), *asked_for)
+        if self._cancelled.pop(number, False):
             return CANCELLED
         try:
             end = launched_preparation(self._device, asked)
@@ -165,14 +160,14 @@ class ReplicaHost:
         if prepared is None:
             return CANCELLED
         self._models[key] = _Hosted(prepared, asked)
-        return DONE
+        return Answer(ErrorStatus.NONE)
 
     async def run(self, order: RunOrder, inputs: Sent) -> Answer:
         """Run an order; its inputs are read where they are."""
         hosted = self._models.get(order.key)
         if hosted is None:
             return NOT_HERE
-        if self._was_cancelled(order.number):
+        if self._cancelled.pop(order.number, False):
             return CANCELLED
         try:
             end, outputs = hosted.launch(order, inputs)
@@ -191,7 +186,7 @@ class ReplicaHost:
         if task is None:
             self._cancelled[number] = True
             if len(self._cancelled) > _REMEMBERED:
-                self._cancelled.popitem(last=False)
+                del self._cancelled[next(iter(self._cancelled))]
         else:
             task.cancel()
 
@@ -204,9 +199,6 @@ class ReplicaHost:
         self._listening.close()
         self._models.clear()
         await self._stack.aclose()
-
-    def _was_cancelled(self, number: int) -> bool:
-        return self._cancelled.pop(number, False)
 
     async def _cancellable(self, number: int, end: Awaitable[_T]) -> _T | None:
         """Wait for an end; None if the call is cancelled by its number."""

@@ -32,7 +32,7 @@ from asyncnn.memory.descriptors import Descriptor
 from asyncnn.offload import offload
 from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.remote_device import RemoteDevice
-from asyncnn.service.client.unanswered import Cause, given_up
+from asyncnn.service.client.unanswered import Cause, forked
 from asyncnn.service.supervised_model import ModelOrder, SupervisedModel
 from asyncnn.service.supervision import (
     NO_DRIVER,
@@ -85,7 +85,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
 
         Cancelling leaves it to go on by itself; any number of tasks may call this.
         """
-        if self._life.is_inherited:
+        if self._life.end is forked:
             return
         if not self._is_closing:
             self._is_closing = True
@@ -100,7 +100,8 @@ class SupervisedDevice(BaseDevice, FactualDevice):
             logger.exception("the supervision of a driver failed")
             if not self.first_connection.done():
                 self.first_connection.set_exception(error)
-            self.end(given_up(f"the supervision of the driver failed: {error}"))
+            reason = f"the supervision of the driver failed: {error}"
+            self.end(partial(hal.NoDriverError, reason))
 
     async def _keep_connected(self, connect: Connect) -> None:
         backoff = Backoff(self._supervision)
@@ -123,7 +124,8 @@ class SupervisedDevice(BaseDevice, FactualDevice):
             now = time.monotonic()
             pause = backoff.lost(now, 0.0 if connected is None else now - connected)
             if pause is None:
-                self.end(given_up(f"no driver stays alive, the last failure: {reason}"))
+                reason = f"no driver stays alive, the last failure: {reason}"
+                self.end(partial(hal.NoDriverError, reason))
                 return
             logger.warning("no driver: %s; next attempt in %.2f s", reason, pause)
             await asyncio.sleep(pause)
@@ -150,14 +152,14 @@ class SupervisedDevice(BaseDevice, FactualDevice):
         for model in sorted(self._models, key=lambda model: -model.waiting):
             await model.prepare_again(remote)
         reason = await remote.wait_lost()
-        self._life.lose(partial(hal.DriverDiedError, reason))
+        self._life.loss = partial(hal.DriverDiedError, reason)
         return reason
 
     def end(self, cause: Cause) -> None:
         """Let every call fail from now on, and those that wait."""
-        if self._life.has_ended:
+        if self._life.end is not None:
             return
-        self._life.end(cause)
+        self._life.end = cause
         self._changed.set()
         error = cause()
         for model in list(self._models):
@@ -170,7 +172,7 @@ class SupervisedDevice(BaseDevice, FactualDevice):
 
     def _connected(self) -> RemoteDevice | None:
         remote = self._remote
-        if remote is None or remote.is_lost or self._life.has_ended:
+        if remote is None or remote.is_lost or self._life.end is not None:
             return None
         return remote
 

@@ -112,41 +112,24 @@ class Backoff:
 class Life:
     """What a supervised device and its prepared models know of their drivers.
 
+    ``loss`` is why the last one was lost, ``end`` why there is going to be no other.
+
     A caller that asks for the cause of death was just refused, maybe by a driver that
     has a successor by now: the last loss is the cause until the device ends.
     """
 
     def __init__(self) -> None:
-        self._end: Cause | None = None
-        self._loss: Cause | None = None
+        self.end: Cause | None = None
+        self.loss: Cause | None = None
         disown_in_children(self)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether there is going to be no other driver."""
-        return self._end is not None
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether this is a forked child of the device's process."""
-        return self._end is forked
-
-    def lose(self, cause: Cause) -> None:
-        """Remember why a driver was lost; there may be another."""
-        self._loss = cause
-
-    def end(self, cause: Cause) -> None:
-        """Remember why there is going to be no other driver."""
-        if self._end is None:
-            self._end = cause
 
     def check(self) -> None:
         """Check that there may be another driver.
 
         :raises DeviceUnavailableError: if not.
         """
-        if self._end is not None:
-            raise self._end()
+        if self.end is not None:
+            raise self.end()
 
     def cause_of_death(
         self, remote: RemoteDevice | None
@@ -155,14 +138,14 @@ class Life:
 
         ``remote``, which has refused a call, may be lost and nobody has noticed.
         """
-        if self._end is None and remote is not None and remote.is_lost:
+        if self.end is None and remote is not None and remote.is_lost:
             return remote.cause_of_death()
-        cause = self._end or self._loss
+        cause = self.end or self.loss
         return None if cause is None else cause()
 
     def disown(self) -> None:
         """Give up hope in a forked child, which has no driver."""
-        self._end = forked
+        self.end = forked
 
 
 Launch = Callable[[], object]

@@ -38,7 +38,6 @@ from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
     Cause,
     DeadlineWatch,
-    died,
     forked,
     notify,
 )
@@ -389,7 +388,7 @@ class Connection:
 
     def _lost(self, reason: str) -> None:
         logger.warning("driver lost: %s", reason)
-        self._end(died(reason))
+        self._end(partial(hal.DriverDiedError, f"{DEAD_OBJECT}: {reason}"))
 
     def _end(self, cause: Cause) -> None:
         """Answer everything that waits, whatever happens to some of it."""

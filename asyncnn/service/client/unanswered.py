@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import ParamSpec, Protocol, TypeAlias
 
 from asyncnn import hal
@@ -41,16 +40,6 @@ def notify(listener: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> No
 def forked() -> hal.DeviceUnavailableError:
     """Return the error for a device that a parent process has opened."""
     return forked_error("the device")
-
-
-def died(reason: str) -> Cause:
-    """Return the cause of a driver's being lost, known in words."""
-    return partial(hal.DriverDiedError, f"{DEAD_OBJECT}: {reason}")
-
-
-def given_up(reason: str) -> Cause:
-    """Return the cause of there being no driver, and no hope for one."""
-    return partial(hal.NoDriverError, reason)
 
 
 class Line(Protocol):
