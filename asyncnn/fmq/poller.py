@@ -126,6 +126,10 @@ class Served:
         self.is_paused = self.is_stopped = True
         self.on_ready, self.on_failed = _ignore, _report
 
+    def woken(self) -> None:
+        """Note that the doorbell was rung, perhaps for nothing."""
+        self._poller.woken(self)
+
     def learn(self) -> None:
         """Widen the window if that would have bridged the gap before this packet."""
         gap = clock() - self.idle_since_ns
@@ -332,14 +336,14 @@ class LoopPoller:
     def _sleep(self, served: Served) -> None:
         on_failed = served.on_failed
         try:
-            is_asleep = served.queue.arm_wakeup(partial(self._woken, served))
+            is_asleep = served.queue.arm_wakeup(served.woken)
         except Exception as error:  # neither hot nor asleep, it would never be served
             served.fail(error, on_failed)
             return
         if not is_asleep:  # a packet came between the last look and the announcement
             self.heat(served)
 
-    def _woken(self, served: Served) -> None:
+    def woken(self, served: Served) -> None:
         """Serve a cold queue whose doorbell was rung, perhaps for nothing."""
         served.queue.disarm_wakeup()
         if served.queue.is_readable():
