@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Self
 
+from asyncnn import hal
 from asyncnn.callbacks import IPreparedModelCallback, OneShot, result_of
 from asyncnn.cluster.cluster_model import ClusterModel
 from asyncnn.cluster.cluster_runs import ClusterRuns
@@ -18,15 +19,7 @@ from asyncnn.cluster.replicas import Scaling
 from asyncnn.deadlines import seconds_until
 from asyncnn.devices import DeviceSettings, DeviceStatistics
 from asyncnn.devices.device_buffers import HAL_HINTS
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DriverDiedError,
-    NoDriverError,
-    closed_error,
-    error_for,
-    failure_of,
-)
-from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.errors import closed_error
 from asyncnn.hal.refusals import (
     AllocateArguments,
     DeviceFacts,
@@ -34,7 +27,6 @@ from asyncnn.hal.refusals import (
     NoCachesNorDomains,
     PrepareArguments,
 )
-from asyncnn.hal.types import DeviceStatus, ErrorStatus, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.offload import offload
 from asyncnn.runtime.cluster_settings import ClusterSettings
@@ -65,7 +57,7 @@ class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
         super().__init__(cluster, settings, make_link)
         self.facts: DeviceFacts
         self._models: dict[int, tuple[object, tuple[int, int]]] = {}
-        self._sent_models: dict[int, tuple[weakref.ref[Model], object]] = {}
+        self._sent_models: dict[int, tuple[weakref.ref[hal.Model], object]] = {}
         # Those that are recovered, and whether that is to be done again.
         self._recovering: dict[ReplicaLink, bool] = {}
         self._tasks_for: dict[ReplicaLink, set[asyncio.Task[None]]] = {}
@@ -106,12 +98,12 @@ class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
         await asyncio.gather(*(link.close() for link in self.links.values()))
         await self.buffers.wait_ended()
 
-    def get_status(self) -> DeviceStatus:
+    def get_status(self) -> hal.DeviceStatus:
         """Return BUSY while runs wait here, OFFLINE once it is closed."""
         if self._is_closed:
-            return DeviceStatus.OFFLINE
+            return hal.DeviceStatus.OFFLINE
         busy = self.dispatcher.waiting >= self.settings.dispatch.max_waiting
-        return DeviceStatus.BUSY if busy else DeviceStatus.AVAILABLE
+        return hal.DeviceStatus.BUSY if busy else hal.DeviceStatus.AVAILABLE
 
     def _facts(self) -> DeviceFacts:
         """Return what the first replica's device has said."""
@@ -130,31 +122,31 @@ class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
         up = [link for link in self.links.values() if link.is_up]
         return tuple(await asyncio.gather(*(each.call("statistics") for each in up)))
 
-    async def _supported(self, model: Model) -> tuple[bool, ...]:
+    async def _supported(self, model: hal.Model) -> tuple[bool, ...]:
         self.check_open()
         await offload(validate_model, model)
         sent = await self._put(model)
         for link in tuple(self.links.values()):
             if link.is_up:
                 status, answer = await link.call("supported", sent)
-                if status is not ErrorStatus.NONE:
-                    raise error_for(status, "the replica does not say")
+                if status is not hal.ErrorStatus.NONE:
+                    raise hal.error_for(status, "the replica does not say")
                 return tuple(answer)
-        raise DriverDiedError("no replica is there")
+        raise hal.DriverDiedError("no replica is there")
 
-    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+    async def _allocate(self, asked: AllocateArguments) -> tuple[hal.IBuffer, int]:
         return allocate_fixed(self.buffers, asked, ClusterModel)
 
     def _prepare(
         self, asked: PrepareArguments, callback: IPreparedModelCallback
-    ) -> ErrorStatus:
+    ) -> hal.ErrorStatus:
         self.check_open()
         asked.validate()
         notify = OneShot(callback.notify_1_3)
         task = self._begin(self._prepared(asked))
         task.add_done_callback(partial(self._notify, callback, notify))
         callback.link_to_death(partial(_cancel, task))
-        return ErrorStatus.NONE
+        return hal.ErrorStatus.NONE
 
     async def _prepared(self, asked: PrepareArguments) -> ClusterModel:
         """Prepare a model on all replicas that are there; at least one has to do it."""
@@ -177,14 +169,18 @@ class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
                 ):
                     raise error
             if not any(each is None for each in found):
-                raise DriverDiedError("the replicas were lost while they prepared it")
+                raise hal.DriverDiedError(
+                    "the replicas were lost while they prepared it"
+                )
         except BaseException as error:
             for link, number in numbers.items():
                 self._cancel_there(link, number)  # or it would outlive the release
             self._release(key)
             if isinstance(error, TimeoutError):
                 late = "the deadline passed while the model was prepared"
-                raise error_for(ErrorStatus.MISSED_DEADLINE_TRANSIENT, late) from None
+                raise hal.error_for(
+                    hal.ErrorStatus.MISSED_DEADLINE_TRANSIENT, late
+                ) from None
             raise
         model = ClusterModel(self, key, asked)
         weakref.finalize(model, self._release_soon, key).atexit = False
@@ -203,8 +199,8 @@ class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
         sent, how = self._models[key]
         there = link.there(deadline)
         answer: Answer = await link.call("prepare", key, number, sent, how, there)
-        if answer.status != ErrorStatus.NONE:
-            raise error_for(ErrorStatus(answer.status), answer.reason)
+        if answer.status != hal.ErrorStatus.NONE:
+            raise hal.error_for(hal.ErrorStatus(answer.status), answer.reason)
         if link.number not in self.links:
             raise LostError(f"replica {link.number} was removed")
         del numbers[link]
@@ -216,24 +212,24 @@ class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
     def _notify(
         self,
         callback: IPreparedModelCallback,
-        notify: OneShot[[ErrorStatus, IPreparedModel | None]],
+        notify: OneShot[[hal.ErrorStatus, hal.IPreparedModel | None]],
         task: asyncio.Task[ClusterModel],
     ) -> None:
         callback.unlink_to_death()
         if task.cancelled():
-            error: AsyncnnError = closed_error()
+            error: hal.AsyncnnError = closed_error()
             if not self._is_closed:
-                status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
-                error = error_for(status, "the preparation was cancelled")
+                status = hal.ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+                error = hal.error_for(status, "the preparation was cancelled")
         elif (raised := task.exception()) is not None:
-            error = failure_of(raised)
+            error = hal.failure_of(raised)
         else:
-            notify(ErrorStatus.NONE, task.result())
+            notify(hal.ErrorStatus.NONE, task.result())
             return
         callback.reason = str(error)
         notify(error.status, None)
 
-    async def _put(self, model: Model) -> object:
+    async def _put(self, model: hal.Model) -> object:
         """Return a model in Ray's store, from where each node fetches it once."""
         known = self._sent_models.get(id(model))
         if known is not None and known[0]() is model:
@@ -280,7 +276,7 @@ class ClusterDevice(FactualDevice, NoCachesNorDomains, ClusterRuns):
             await self._prepare_on(link, key, None, {})
         except LostError:
             raise
-        except AsyncnnError as error:  # others may have it
+        except hal.AsyncnnError as error:  # others may have it
             logger.warning("replica %d lacks a model: %s", link.number, error)
 
     async def _scale(self, scaling: Scaling) -> None:
@@ -364,7 +360,7 @@ async def open_cluster(
                 opening = ClusterDevice(cluster, chosen, like)
                 opened = await stack.enter_async_context(opening)
         except TimeoutError:
-            raise NoDriverError(
+            raise hal.NoDriverError(
                 f"{chosen.replicas} replicas of {chosen.cpus:g} CPUs each have not "
                 f"started within {chosen.open_timeout:g} s",
                 hint="the cluster may have too few; see ray status",

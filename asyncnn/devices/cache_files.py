@@ -30,15 +30,9 @@ from typing import ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
+from asyncnn import hal
 from asyncnn.deadlines import deadline_after
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    InvalidArgumentError,
-    MissedDeadlineError,
-    ResourceExhaustedError,
-)
 from asyncnn.hal.refusals import CacheArguments, checked_descriptors
-from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Memory
 from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import access_of, is_memory_file, keeps_its_bytes, seals_of
@@ -72,7 +66,7 @@ _DIGEST = "sha256"
 _DIGEST_BYTES = 32
 _DIGEST_END = TAG_BYTES + _DIGEST_BYTES
 _MAGIC_END = _DIGEST_END + len(MAGIC)
-_HEADER_BYTES = _MAGIC_END + BYTE_SIZE_OF_CACHE_TOKEN
+_HEADER_BYTES = _MAGIC_END + hal.BYTE_SIZE_OF_CACHE_TOKEN
 _WORTH_PAGES_BYTES = 2**16
 
 _OTHERS_WRITE = 0o022
@@ -128,13 +122,13 @@ def check_empty(files: Iterable[Descriptor]) -> None:
     for file in files:
         status = os.fstat(file.fd)
         if not stat.S_ISREG(status.st_mode):
-            raise GeneralFailureError("a cache file is not a regular file")
+            raise hal.GeneralFailureError("a cache file is not a regular file")
         if (
             access_of(file.fd) != os.O_RDWR
             or status.st_size
             or os.lseek(file.fd, 0, os.SEEK_CUR)
         ):
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 "a cache file is not empty, at offset 0 and open for both ways"
             )
 
@@ -154,7 +148,7 @@ def _opened(cache: CacheArguments, accesses: frozenset[int]) -> CacheFiles:
         for fd in checked_descriptors(cache, (MODEL_FILES, DATA_FILES))
     )
     if os.path.sameopenfile(model.fd, data.fd):
-        raise InvalidArgumentError("model and data cache are the same file")
+        raise hal.InvalidArgumentError("model and data cache are the same file")
     data_file = cache.data_cache[0].ints or file_of(data.fd)
     return CacheFiles(model, data, bytes(cache.token), data_file)
 
@@ -176,9 +170,9 @@ def _duplicate(fd: int, accesses: frozenset[int]) -> Descriptor:
         access = access_of(descriptor.fd)
         status = os.fstat(descriptor.fd)
     except (OSError, OverflowError) as error:
-        raise GeneralFailureError(f"cache file {fd}: {error}") from error
+        raise hal.GeneralFailureError(f"cache file {fd}: {error}") from error
     if access not in accesses or not stat.S_ISREG(status.st_mode):
-        raise GeneralFailureError(
+        raise hal.GeneralFailureError(
             f"cache file {fd} is not a file that may be used as it has to be"
         )
     return descriptor
@@ -217,8 +211,8 @@ def asking(
                 what, in_one(function, *args, **kwargs), deadline=limit
             )
         )
-    except (MissedDeadlineError, ResourceExhaustedError) as error:
-        raise GeneralFailureError(error.message) from error
+    except (hal.MissedDeadlineError, hal.ResourceExhaustedError) as error:
+        raise hal.GeneralFailureError(error.message) from error
 
 
 def replace_together(files: Sequence[Descriptor], contents: Sequence[Chunks]) -> None:
@@ -236,7 +230,7 @@ def replace_together(files: Sequence[Descriptor], contents: Sequence[Chunks]) ->
             for file in files:
                 with suppress(OSError):
                     os.ftruncate(file.fd, 0)
-            raise GeneralFailureError(f"not cached: {error.strerror}") from error
+            raise hal.GeneralFailureError(f"not cached: {error.strerror}") from error
 
 
 def _replace_contents(fd: int, chunks: Chunks) -> None:
@@ -255,7 +249,9 @@ def read(file: Descriptor) -> memoryview:
     return _read(file.fd)
 
 
-def read_or_map(file: Descriptor, size: int, header: bytes, *, may_map: bool) -> Memory:
+def read_or_map(
+    file: Descriptor, size: int, header: bytes, *, may_map: bool
+) -> hal.Memory:
     """Return a pool of the bytes of a data cache: mapped if that is safe, else a copy.
 
     Mapping is safe if the file cannot shrink, or if only this user could do that and
@@ -269,10 +265,10 @@ def read_or_map(file: Descriptor, size: int, header: bytes, *, may_map: bool) ->
         mapped = _map(fd, size, header) if may_map or _never_shrinks(fd) else None
         return mapped or _copy(fd, size, header)
     except (OSError, ValueError) as error:
-        raise GeneralFailureError(f"the data cache: {error}") from error
+        raise hal.GeneralFailureError(f"the data cache: {error}") from error
 
 
-def _map(fd: int, size: int, header: bytes) -> Memory | None:
+def _map(fd: int, size: int, header: bytes) -> hal.Memory | None:
     """Map a file that holds ``size`` bytes; None if that would not be safe."""
     try:
         # An open file of its own, whose lock goes with the mapping.
@@ -290,12 +286,12 @@ def _map(fd: int, size: int, header: bytes) -> Memory | None:
     return from_buffer(mmap.mmap(own.fd, size, access=mmap.ACCESS_READ))
 
 
-def _copy(fd: int, size: int, header: bytes) -> Memory:
+def _copy(fd: int, size: int, header: bytes) -> hal.Memory:
     _check_size(os.fstat(fd), size)
     with os_errors("the data cache", size):
         copy = aligned_bytes(size + TAIL_BYTES)[:size]
         if read_into(copy.data, fd, 0) < size:
-            raise GeneralFailureError("the data cache has lost bytes")
+            raise hal.GeneralFailureError("the data cache has lost bytes")
     # Read last: writers write it first, so none began before the copy was complete.
     _check_header(os.pread(fd, len(header), 0), header)
     copy.flags.writeable = False
@@ -304,12 +300,12 @@ def _copy(fd: int, size: int, header: bytes) -> Memory:
 
 def _check_header(found: bytes, header: bytes) -> None:
     if found != header:
-        raise GeneralFailureError("the data cache belongs to another compilation")
+        raise hal.GeneralFailureError("the data cache belongs to another compilation")
 
 
 def _check_size(status: os.stat_result, size: int) -> None:
     if status.st_size != size:
-        raise GeneralFailureError(
+        raise hal.GeneralFailureError(
             f"the data cache has {status.st_size} bytes instead of {size}"
         )
 
@@ -323,8 +319,8 @@ def _lock(fd: int, kind: int) -> None:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno == errno.EWOULDBLOCK:
-            raise GeneralFailureError("a cache file is in use") from error
-        raise GeneralFailureError(f"a cache file: {error.strerror}") from error
+            raise hal.GeneralFailureError("a cache file is in use") from error
+        raise hal.GeneralFailureError(f"a cache file: {error.strerror}") from error
 
 
 def closed(
@@ -335,7 +331,7 @@ def closed(
     :raises GeneralFailureError: if they would be too many.
     """
     if _HEADER_BYTES + sum(map(len, parts)) > MOST_BYTES:
-        raise GeneralFailureError("the model is too large to be cached")
+        raise hal.GeneralFailureError("the model is too large to be cached")
     rest = b"".join((MAGIC, token, *parts))
     rest = hashlib.new(_DIGEST, rest).digest() + rest
     return tag(rest) + rest
@@ -347,9 +343,9 @@ def content_of(data: memoryview, token: bytes) -> memoryview:
     :raises GeneralFailureError: if it is none, or of another token.
     """
     if data[_DIGEST_END:_MAGIC_END] != MAGIC:
-        raise GeneralFailureError("not a model cache")
+        raise hal.GeneralFailureError("not a model cache")
     if data[_MAGIC_END:_HEADER_BYTES] != token:
-        raise GeneralFailureError("the model cache has another token")
+        raise hal.GeneralFailureError("the model cache has another token")
     return data[_HEADER_BYTES:]
 
 
@@ -371,7 +367,7 @@ def check_digest(data: memoryview, token: bytes) -> None:
     """
     found = hashlib.new(_DIGEST, data[_DIGEST_END:]).digest()
     if not hmac.compare_digest(data[TAG_BYTES:_DIGEST_END], found):
-        raise GeneralFailureError("the model cache is not as it was written")
+        raise hal.GeneralFailureError("the model cache is not as it was written")
     content_of(data, token)
 
 
@@ -383,10 +379,10 @@ def read_at_once(fd: int) -> memoryview | None:
     try:
         status, access = os.fstat(fd), access_of(fd)
     except (OSError, OverflowError) as error:
-        raise GeneralFailureError(f"cache file {fd}: {error}") from error
+        raise hal.GeneralFailureError(f"cache file {fd}: {error}") from error
     # Before it is asked anything: a pipe could keep its reader waiting.
     if access not in _READABLE or not stat.S_ISREG(status.st_mode):
-        raise GeneralFailureError(f"cache file {fd} is not a file that can be read")
+        raise hal.GeneralFailureError(f"cache file {fd} is not a file that can be read")
     if status.st_size > MOST_AT_ONCE_BYTES or not _is_at_hand(fd, if_unread=True):
         return None
     return _read(fd, MOST_AT_ONCE_BYTES)
@@ -396,13 +392,13 @@ def _read(fd: int, most: int = MOST_BYTES) -> memoryview:
     """Return the contents of a file, read once."""
     size = os.fstat(fd).st_size
     if size > most:
-        raise GeneralFailureError(f"a cache file of {size} bytes")
+        raise hal.GeneralFailureError(f"a cache file of {size} bytes")
     try:
         # One byte more than there is: what is appended meanwhile is not overlooked.
         buffer = _short_lived(size + 1)
         return buffer[: os.preadv(fd, [buffer], 0)].toreadonly()
     except OSError as error:
-        raise GeneralFailureError(f"a cache file: {error.strerror}") from error
+        raise hal.GeneralFailureError(f"a cache file: {error.strerror}") from error
 
 
 def _is_at_hand(fd: int, *, if_unread: bool = False) -> bool:

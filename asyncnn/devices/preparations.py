@@ -6,6 +6,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any, ClassVar
 
+from asyncnn import hal
 from asyncnn.deadlines import lateness
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
@@ -15,21 +16,13 @@ from asyncnn.devices.run import Run
 from asyncnn.engine import Program
 from asyncnn.engine.arguments import input_shapes
 from asyncnn.engine.program import InputShapes
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    MissedDeadlinePersistentError,
-    MissedDeadlineTransientError,
-    ResourceExhaustedTransientError,
-    error_for,
-)
-from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.pacing import Steps, Stepwise, long_work, make_way
 from asyncnn.qos import Client, Pause, Scheduler, Work
 from asyncnn.tracing import Layer, Phase, Trace, begin
 
-ReportPrepared = Callable[[Compiled | AsyncnnError], None]
+ReportPrepared = Callable[[Compiled | hal.AsyncnnError], None]
 
-_MISSED = ErrorStatus.MISSED_DEADLINE_TRANSIENT
+_MISSED = hal.ErrorStatus.MISSED_DEADLINE_TRANSIENT
 
 
 def trace_queue(trace: Trace, phase: Phase, ended_ns: int) -> None:
@@ -37,9 +30,9 @@ def trace_queue(trace: Trace, phase: Phase, ended_ns: int) -> None:
     trace.add("queue", Layer.DRIVER, phase, trace.started_ns, ended_ns)
 
 
-def trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> None:
+def trace_end(trace: Trace, name: str, phase: Phase, status: hal.ErrorStatus) -> None:
     """Record all of a preparation or an execution, which ends now."""
-    failure = "" if status is ErrorStatus.NONE else status.name
+    failure = "" if status is hal.ErrorStatus.NONE else status.name
     trace.end(name, Layer.DRIVER, phase, failure)
 
 
@@ -51,17 +44,17 @@ class _SteppedWork(Work):
 
     def __init__(
         self,
-        priority: Priority,
+        priority: hal.Priority,
         deadline_ns: int | None,
         computing: AbstractContextManager[object],
         client: Client | None = None,
     ) -> None:
         super().__init__(priority, deadline_ns, client=client)
         self._computing = computing
-        self._error: AsyncnnError | None = None
+        self._error: hal.AsyncnnError | None = None
         self._is_given_up = False
 
-    def fail(self, error: AsyncnnError) -> None:
+    def fail(self, error: hal.AsyncnnError) -> None:
         if self._error is None:
             self._error, self._is_given_up = error, True
 
@@ -86,7 +79,7 @@ class PrepareWork(_SteppedWork):
     def __init__(
         self,
         prepare: Prepare,
-        priority: Priority,
+        priority: hal.Priority,
         deadline_ns: int | None,
         report: ReportPrepared,
         computing: AbstractContextManager[object] = NOTHING,
@@ -115,17 +108,17 @@ class PrepareWork(_SteppedWork):
             )
         return has_ended
 
-    def abort(self, status: ErrorStatus) -> None:
+    def abort(self, status: hal.ErrorStatus) -> None:
         """Report ``status`` instead of a model that is not ready yet."""
         if self._error is None:
             reason = "the preparation was aborted"
             if status is _MISSED and self.deadline_ns is not None:
                 reason = lateness(self.deadline_ns, self._asked_ns)
-            self.fail(error_for(status, reason))
+            self.fail(hal.error_for(status, reason))
 
-    def finish(self) -> ErrorStatus:
+    def finish(self) -> hal.ErrorStatus:
         """Report the outcome."""
-        status = ErrorStatus.NONE
+        status = hal.ErrorStatus.NONE
         if self._error is not None:
             status = self._error.status
             self._report(self._error)
@@ -151,7 +144,7 @@ class PlanWork(_SteppedWork):
         executable: Executable,
         shapes: InputShapes,
         waiting: Work,
-        planned: Callable[[AsyncnnError | None], None],
+        planned: Callable[[hal.AsyncnnError | None], None],
     ) -> None:
         order = waiting.priority, waiting.deadline_ns
         super().__init__(*order, executable.computing, waiting.client)
@@ -162,15 +155,17 @@ class PlanWork(_SteppedWork):
         """Plan until the end, until nobody wants it, or until it is to pause."""
         return self._take(self._steps, pause)
 
-    def abort(self, status: ErrorStatus) -> None:
+    def abort(self, status: hal.ErrorStatus) -> None:
         """Report ``status`` instead of a plan."""
-        self._error = error_for(status, "it was still being compiled for its shapes")
-        self._is_given_up = status is not ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        self._error = hal.error_for(
+            status, "it was still being compiled for its shapes"
+        )
+        self._is_given_up = status is not hal.ErrorStatus.MISSED_DEADLINE_TRANSIENT
 
-    def finish(self) -> ErrorStatus:
+    def finish(self) -> hal.ErrorStatus:
         """Notify whoever waits, and keep nothing of it: this may go on."""
         self._waiting.pop()(self._error)
-        return ErrorStatus.NONE if self._error is None else self._error.status
+        return hal.ErrorStatus.NONE if self._error is None else self._error.status
 
 
 def _planning(program: Program, shapes: InputShapes) -> Steps[None]:
@@ -208,12 +203,12 @@ class NewShapes:
         )
         try:
             self._plans.submit(plan)
-        except ResourceExhaustedTransientError:
+        except hal.ResourceExhaustedTransientError:
             return False
         self._planning[work] = plan
         return True
 
-    def cancel(self, work: Work, status: ErrorStatus) -> None:
+    def cancel(self, work: Work, status: hal.ErrorStatus) -> None:
         """Stop work that was taken, or submitted; see `Scheduler.cancel`."""
         plan = self._planning.get(work)
         if plan is None:
@@ -221,15 +216,15 @@ class NewShapes:
         else:
             self._plans.cancel(plan, status)
 
-    def _planned(self, work: Work, error: AsyncnnError | None) -> None:
+    def _planned(self, work: Work, error: hal.AsyncnnError | None) -> None:
         del self._planning[work]
         if error is None:
             try:
                 self._executions.submit(work)
                 return
-            except MissedDeadlinePersistentError:  # it has passed since the call
-                error = MissedDeadlineTransientError("it had just been compiled")
-            except AsyncnnError as refusal:
+            except hal.MissedDeadlinePersistentError:  # it has passed since the call
+                error = hal.MissedDeadlineTransientError("it had just been compiled")
+            except hal.AsyncnnError as refusal:
                 error = refusal
         else:
             self._executions.count_refusal(work, error.status)

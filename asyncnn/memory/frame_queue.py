@@ -22,11 +22,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from asyncnn.hal.errors import (
-    DeviceClosedError,
-    GeneralFailureError,
-    InvalidArgumentError,
-)
+from asyncnn import hal
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.memory.frame_layout import (
     CLOSED,
@@ -105,7 +101,7 @@ class FrameQueue:
         """
         require_loop()
         if self._is_open or self._is_closed:
-            raise InvalidArgumentError(f"the frame queue {self.name} is used once")
+            raise hal.InvalidArgumentError(f"the frame queue {self.name} is used once")
         layout = self._layout
         with ExitStack() as undo:
             # Its pages take the system some time.
@@ -165,7 +161,7 @@ class FrameQueue:
                 died = self._producer.acknowledged()
                 if not died:
                     raise StopAsyncIteration
-                raise GeneralFailureError(
+                raise hal.GeneralFailureError(
                     f"the producer of {self.name}, process {died}, has died "
                     "or let go of it"
                 )
@@ -201,7 +197,7 @@ class FrameQueue:
         if self._is_forked:
             raise forked_error(f"the frame queue {self.name}")
         if not self._is_open:
-            raise DeviceClosedError(f"the frame queue {self.name} is not open")
+            raise hal.DeviceClosedError(f"the frame queue {self.name} is not open")
 
     async def _take(self) -> NDArray[Any] | None:
         if self._kept:
@@ -240,7 +236,7 @@ class FrameQueue:
         """Wait until there may be something new."""
         with os_errors(self.name):
             if os.fstat(self._fd.fd).st_size < self._layout.size:
-                raise GeneralFailureError(f"the memory {self.name} was cut short")
+                raise hal.GeneralFailureError(f"the memory {self.name} was cut short")
         self._waiter.wait(self._producer.look_again_s)
         self._changed.clear()
         await self._changed.wait()

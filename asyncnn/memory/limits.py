@@ -10,12 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import (
-    ResourceExhaustedPersistentError,
-    ResourceExhaustedTransientError,
-    check_least,
-    too_many,
-)
+from asyncnn import hal
+from asyncnn.hal.errors import check_least, too_many
 
 _MIB = 1 << 20
 
@@ -141,30 +137,30 @@ class Accounting:
         """
         limit, name = self._policy.max_pool_bytes, self._policy.name
         if length > limit:
-            raise ResourceExhaustedPersistentError(
+            raise hal.ResourceExhaustedPersistentError(
                 f"a pool of {length} bytes: {name}.max_pool_bytes is {limit}"
             )
         common = self._common
         if common is not None and length > common.most:
-            raise ResourceExhaustedPersistentError(
+            raise hal.ResourceExhaustedPersistentError(
                 f"a pool of {length} bytes exceeds the {common}"
             )
         while self._exceeds(length):
             if not evict():
-                raise ResourceExhaustedTransientError(
+                raise hal.ResourceExhaustedTransientError(
                     f"the pools in use and {length} bytes more are too many: "
                     f"{name}.max_pool_bytes is {limit}, {name}.max_pools "
                     f"{self._policy.max_pools}"
                 )
         while common is not None and not common.has_room(length):
             if not evict():
-                raise ResourceExhaustedTransientError(f"too many {common}")
+                raise hal.ResourceExhaustedTransientError(f"too many {common}")
 
     def make_room_for_copy(self, length: int, evict: Callable[[], bool]) -> None:
         """Like `make_room`, within the limit of copies as well."""
         limit, name = self._policy.max_copied_bytes, self._policy.name
         if length > limit:
-            raise ResourceExhaustedPersistentError(
+            raise hal.ResourceExhaustedPersistentError(
                 f"a pool of {length} bytes has to be copied: "
                 f"{name}.max_copied_bytes is {limit}",
                 hint="seal its file against shrinking",

@@ -11,12 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    InvalidArgumentError,
-    require_known,
-    too_many,
-)
+from asyncnn import hal
+from asyncnn.hal.errors import require_known, too_many
 from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.pages import aligned_bytes, os_errors, read_into, write_all
@@ -83,26 +79,26 @@ class SharedRegions:
         :raises ResourceExhaustedTransientError: if there are too many.
         """
         if not self.is_open:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 "shared memory is not served", hint="start it with --shared-memory"
             )
         if len(name) > MAX_CHARACTERS:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"the name of a region has {len(name)} characters",
                 hint=f"it may have {MAX_CHARACTERS}",
             )
         if name in self._known:
-            raise InvalidArgumentError(f"there is a region {name!r} already"[:200])
+            raise hal.InvalidArgumentError(f"there is a region {name!r} already"[:200])
         if len(self._known) >= self._most:
             raise too_many("regions", "OipLimits.max_regions", self._most)
         path = posix_name(f"/{key.removeprefix('/')}")
         if path.startswith(_OWN):
-            raise InvalidArgumentError(f"{path} is asyncnn's own")
+            raise hal.InvalidArgumentError(f"{path} is asyncnn's own")
         with os_errors(path):
             file = open_object(path)
             size = os.fstat(file.fd).st_size
         if offset < 0 or byte_size < 1 or offset + byte_size > size:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"{byte_size} bytes at {offset} are not within {path} of {size} bytes"
             )
         self._known[name] = SharedRegion(name, key, offset, byte_size, file)
@@ -139,9 +135,9 @@ class SharedRegions:
         region = self._find(parameters[REGION])
         size, offset = parameters.get(SIZE), parameters.get(OFFSET, 0)
         if type(size) is not int or type(offset) is not int:
-            raise InvalidArgumentError(f"{SIZE} and {OFFSET} are numbers of bytes")
+            raise hal.InvalidArgumentError(f"{SIZE} and {OFFSET} are numbers of bytes")
         if offset < 0 or size < 0 or offset + size > region.byte_size:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"{size} bytes at {offset} are not within region {region.name!r} of "
                 f"{region.byte_size} bytes"
             )
@@ -181,13 +177,13 @@ class Placement:
         """
         dtype = declared(self.takes, name, datatype, shape)
         if name in self.arrays or name in self.inputs:
-            raise InvalidArgumentError(f"input {name!r} is given twice")
+            raise hal.InvalidArgumentError(f"input {name!r} is given twice")
         if REGION not in parameters:
             return dtype
         span = self._regions.span(parameters)
         wanted = math.prod(shape) * dtype.itemsize
         if span.size != wanted:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"input {name!r} of shape {[*shape]} has {span.size} bytes in region "
                 f"{span.region.name!r}, not {wanted}"
             )
@@ -201,7 +197,7 @@ class Placement:
             asked for twice.
         """
         if name in self.asked:  # else an answer could be any number of times as long
-            raise InvalidArgumentError(f"output {name!r} is asked for twice")
+            raise hal.InvalidArgumentError(f"output {name!r} is asked for twice")
         require_known("output", name, self._gives)
         self.asked[name] = parameters
         if REGION in parameters:
@@ -230,7 +226,7 @@ class Placement:
         for name, span in self.outputs.items():
             array = np.ascontiguousarray(outputs[name])
             if array.nbytes > span.size:
-                raise InvalidArgumentError(
+                raise hal.InvalidArgumentError(
                     f"output {name!r} has {array.nbytes} bytes, its place in region "
                     f"{span.region.name!r} {span.size}"
                 )
@@ -264,5 +260,5 @@ def _write(placed: Placed) -> None:
             write_all(fd, array.reshape(-1).view(np.uint8).data, span.start)
 
 
-def _cut_short(span: RegionSpan) -> GeneralFailureError:
-    return GeneralFailureError(f"region {span.region.name!r} was cut short")
+def _cut_short(span: RegionSpan) -> hal.GeneralFailureError:
+    return hal.GeneralFailureError(f"region {span.region.name!r} was cut short")

@@ -5,15 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn import hal
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.types import (
-    OperandLifeTime,
-    OperandType,
-    OperationType,
-    SymmPerChannelQuantParams,
-)
 from asyncnn.pacing import Steps
 from asyncnn.runtime.allowance import Allowance
 from asyncnn.runtime.builder import ModelBuilder
@@ -35,19 +29,21 @@ from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _OPERATIONS_PER_STEP = 64
 
-_CAST_TO_COPY = frozenset({OperandType.TENSOR_BOOL8, OperandType.TENSOR_QUANT16_SYMM})
+_CAST_TO_COPY = frozenset(
+    {hal.OperandType.TENSOR_BOOL8, hal.OperandType.TENSOR_QUANT16_SYMM}
+)
 """Types that the HAL does not reshape."""
 
 
 def own(builder: GraphBuilder, index: int) -> int:
     """Return an operand that can be an output: a copy of one with another role."""
     operand = builder.operand(index)
-    if operand.lifetime == OperandLifeTime.TEMPORARY_VARIABLE:
+    if operand.lifetime == hal.OperandLifeTime.TEMPORARY_VARIABLE:
         return index
     if operand.type in _CAST_TO_COPY or not all(operand.dimensions):
-        return builder.operation(OperationType.CAST, [index], operand)
+        return builder.operation(hal.OperationType.CAST, [index], operand)
     shape = builder.constant(np.array(operand.dimensions, np.int32))
-    return builder.operation(OperationType.RESHAPE, [index, shape], operand)
+    return builder.operation(hal.OperationType.RESHAPE, [index, shape], operand)
 
 
 class Operands:
@@ -89,7 +85,7 @@ class Operands:
         if isinstance(value, Omitted):
             return self._builder.omitted(value.type)
         if value.data is None:
-            raise InvalidArgumentError(f"{value.name!r} is read but never computed")
+            raise hal.InvalidArgumentError(f"{value.name!r} is read but never computed")
         what = f"constant {value.name[:80]!r}"
         if value.dtype not in HAL_TYPES:
             raise UnsupportedOperatorError(f"{what} has elements of {value.dtype}")
@@ -176,10 +172,10 @@ class DirectDraft(Composer):
         operand = self._builder.operand(index)
         channels = operand.extra_params
         form = Form(
-            OperandType(operand.type),
+            hal.OperandType(operand.type),
             operand.scale,
             operand.zero_point,
-            channels if isinstance(channels, SymmPerChannelQuantParams) else None,
+            channels if isinstance(channels, hal.SymmPerChannelQuantParams) else None,
         )
         lengths = operand.dimensions if shape is None else shape
         value = Value(DTYPES[operand.type], lengths, form)

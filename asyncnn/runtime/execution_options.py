@@ -7,14 +7,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
+from asyncnn import hal
 from asyncnn.deadlines import deadline_after, lateness, nanoseconds, seconds_until
 from asyncnn.execution import Outputs
-from asyncnn.hal.errors import (
-    InvalidArgumentError,
-    MissedDeadlineTransientError,
-    failure_of,
-)
-from asyncnn.hal.types import DEFAULT_OPTIONS, ExecutionOptions, MeasureTiming
+from asyncnn.hal.types import DEFAULT_OPTIONS, ExecutionOptions
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_BYTES
 
@@ -33,7 +29,7 @@ def check_path(path: str, *, bursts: bool = False) -> None:
     known = (*get_args(Path), "burst") if bursts else get_args(Path)
     if path not in known:
         more = "; a burst is opened by prepared.burst()" if path == "burst" else ""
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"there is no path {path!r} here", hint=f"known: {', '.join(known)}{more}"
         )
 
@@ -52,7 +48,7 @@ def options_for(
     if not measure and timeout is duration is loop_timeout is None:
         return DEFAULT_OPTIONS
     return ExecutionOptions(
-        MeasureTiming.YES if measure else MeasureTiming.NO,
+        hal.MeasureTiming.YES if measure else hal.MeasureTiming.NO,
         deadline_after(timeout),
         nanoseconds(loop_timeout),
         nanoseconds(duration),
@@ -81,7 +77,7 @@ def sync_exec_hal(setting: bool | None) -> bool | None:
     try:
         return int(text) != 0
     except ValueError:
-        raise InvalidArgumentError(
+        raise hal.InvalidArgumentError(
             f"{SYNC_EXEC_VARIABLE} is {text!r}",
             hint="1 forces synchronous execution, 0 execution with a callback",
         ) from None
@@ -113,7 +109,7 @@ class InFlight:
                 await self._wait()
         except TimeoutError:
             late = lateness(deadline or 0, asked_ns)
-            raise MissedDeadlineTransientError(
+            raise hal.MissedDeadlineTransientError(
                 f"{late}; as many runs as max_in_flight were under way"
             ) from None
 
@@ -158,6 +154,6 @@ def copies_now(views: Outputs, names: Iterable[str]) -> Outputs:
         for name in names:
             outputs[name] = views[name].copy()
     except MemoryError as error:
-        raise failure_of(error, "arrays for the outputs") from error
+        raise hal.failure_of(error, "arrays for the outputs") from error
     outputs.timing, outputs.route = views.timing, views.route
     return outputs

@@ -17,19 +17,15 @@ from contextlib import (
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    InvalidArgumentError,
-    failure_of,
-    shortage_of,
-)
+from asyncnn import hal
+from asyncnn.hal.errors import shortage_of
 from asyncnn.runtime.home import Home
 from asyncnn.turn import require_loop
 
 P = ParamSpec("P")
 
 
-class NotOpenError(InvalidArgumentError, AttributeError):
+class NotOpenError(hal.InvalidArgumentError, AttributeError):
     """What is used has not been opened yet."""
 
 
@@ -94,7 +90,7 @@ class Opening(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if self._is_for_a_block:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"the {self._what} is open for a block", hint="write 'async with ...:'"
             )
         self._begin()
@@ -116,7 +112,7 @@ class Opening(Generic[T]):
     def _begin(self) -> None:
         """Check that it is not used twice, and that asyncio runs."""
         if self._is_used:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"the {self._what} was opened before",
                 hint="keep what await or async with gives, or make another call",
             )
@@ -165,9 +161,9 @@ def _opening(what: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, MemoryError, OSError) as error:
-        if isinstance(error, AsyncnnError) or shortage_of(error) is None:
+        if isinstance(error, hal.AsyncnnError) or shortage_of(error) is None:
             raise
-        raise failure_of(error, f"the {what} cannot be opened") from error
+        raise hal.failure_of(error, f"the {what} cannot be opened") from error
 
 
 class _Block(Generic[T]):

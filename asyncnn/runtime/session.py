@@ -14,18 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeAlias
 
+from asyncnn import hal
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import deadline_after, seconds_until
 from asyncnn.execution import Outputs
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceClosedError,
-    DeviceUnavailableError,
-    InvalidArgumentError,
-    MissedDeadlinePersistentError,
-)
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ExecutionOptions, Request
+from asyncnn.hal.types import ExecutionOptions
 from asyncnn.runtime.execution_options import (
     AnyPath,
     Path,
@@ -69,7 +63,7 @@ class Session(Opened):
             number of steps.
         """
         if checkpoint is not None and checkpoint < 1:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 f"checkpoint={checkpoint}",
                 hint="the state is saved after every 1 or more steps",
             )
@@ -88,7 +82,7 @@ class Session(Opened):
         self._held: tuple[Array, ...] | None = None
         self._lengths: dict[str, int] = {}
         self._saved: _Saved | None = None
-        self._lost: DeviceUnavailableError | None = None
+        self._lost: hal.DeviceUnavailableError | None = None
         self._lingers = False
         self._set(state, steps)
 
@@ -256,7 +250,7 @@ class Session(Opened):
             async with asyncio.timeout(seconds_until(deadline)):
                 await self._turn.acquire()
         except TimeoutError:
-            raise MissedDeadlinePersistentError(
+            raise hal.MissedDeadlinePersistentError(
                 "the deadline has passed while steps before this one were under way"
             ) from None
 
@@ -296,7 +290,7 @@ class Session(Opened):
         except BaseException as error:
             self._steps = None  # what it uses may still be in use
             self._lingers = True
-            if isinstance(error, AsyncnnError):
+            if isinstance(error, hal.AsyncnnError):
                 self._is_dead()
             raise
         if self._now == HELD:
@@ -327,13 +321,13 @@ class Session(Opened):
         return steps
 
     def _execute(
-        self, request: Request, options: ExecutionOptions
+        self, request: hal.Request, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         by = self._by
         if by != "burst":
             return self._carry(by)(request, options)
         if self._burst is None:
-            raise InvalidArgumentError(
+            raise hal.InvalidArgumentError(
                 "no burst of the session is open", hint="async with session.burst()"
             )
         return self._burst(request, options)
@@ -354,7 +348,7 @@ class Session(Opened):
         assert self._places is not None
         try:
             return await self._places.read(self._now)
-        except AsyncnnError:
+        except hal.AsyncnnError:
             self._is_dead()
             raise
 
@@ -377,7 +371,9 @@ class Session(Opened):
             raise lost
         return True
 
-    def _go_back(self, cause: DeviceUnavailableError) -> DeviceUnavailableError | None:
+    def _go_back(
+        self, cause: hal.DeviceUnavailableError
+    ) -> hal.DeviceUnavailableError | None:
         """Forget the state in the driver; return an error if steps are lost."""
         self._steps = self._places = None
         if self._held is not None:
@@ -414,8 +410,8 @@ class Session(Opened):
         return f"<Session {', '.join(names)}, step {self.steps}>"
 
 
-def _closed() -> DeviceClosedError:
-    return DeviceClosedError("the session is closed")
+def _closed() -> hal.DeviceClosedError:
+    return hal.DeviceClosedError("the session is closed")
 
 
 class OpeningSession:

@@ -11,22 +11,17 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
+from asyncnn import hal
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceClosedError,
-    ResourceExhaustedTransientError,
-    failure_of,
-)
-from asyncnn.hal.interfaces import AlreadyNotifiedError, IExecutionCallback, OneShot
-from asyncnn.hal.types import ErrorStatus, OutputShapes, Timing
+from asyncnn.hal.interfaces import AlreadyNotifiedError, OneShot
+from asyncnn.hal.types import OutputShapes
 
-Done: TypeAlias = Callable[[AsyncnnError | None], None]
+Done: TypeAlias = Callable[[hal.AsyncnnError | None], None]
 """Called once, with None or the error of the execution."""
 
 Run: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 
-_Task: TypeAlias = asyncio.Task[AsyncnnError | None]
+_Task: TypeAlias = asyncio.Task[hal.AsyncnnError | None]
 
 
 class IOneAtATime(Protocol):
@@ -36,12 +31,12 @@ class IOneAtATime(Protocol):
         """Note that no execution uses the arrays."""
         ...
 
-    def take(self, result: ExecutionResult) -> AsyncnnError | None:
+    def take(self, result: ExecutionResult) -> hal.AsyncnnError | None:
         """Take what a result says of the outputs; return the error if it failed."""
         ...
 
 
-class ThreadsafeRun(IExecutionCallback):
+class ThreadsafeRun(hal.IExecutionCallback):
     """An execution launched by `ReusableExecution.launch_threadsafe`."""
 
     __slots__ = ("_is_marking", "_is_notified", "_notify", "_owner")
@@ -66,7 +61,7 @@ class ThreadsafeRun(IExecutionCallback):
         self.die()
 
     def notify_1_3(
-        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
+        self, status: hal.ErrorStatus, output_shapes: OutputShapes, timing: hal.Timing
     ) -> None:
         """Take the outcome, and call back.
 
@@ -88,13 +83,13 @@ class ThreadsafeRun(IExecutionCallback):
         """
         tasks: list[weakref.ref[_Task]] = []
 
-        async def awaited() -> AsyncnnError | None:
+        async def awaited() -> hal.AsyncnnError | None:
             self._is_marking = True
             self._owner.release()  # `run` marks it as used itself, before it waits
             try:
                 await run()
             except Exception as error:  # returned, as a closed loop retrieves nothing
-                return failure_of(error)
+                return hal.failure_of(error)
             return None
 
         pending = _Pending(self, awaited())
@@ -140,16 +135,16 @@ class ThreadsafeRun(IExecutionCallback):
             self.end(_cancelled())
             return
         error = task.exception()  # of those that stop the application
-        self.end(task.result() if error is None else failure_of(error))
+        self.end(task.result() if error is None else hal.failure_of(error))
 
-    def end(self, error: AsyncnnError | None) -> None:
+    def end(self, error: hal.AsyncnnError | None) -> None:
         """Call back, where the event loop has done the execution."""
         self.unlink_to_death()
         if not self._is_marking:  # or it takes the mark of one launched meanwhile
             self._owner.release()
         self._notify(error)
 
-    def end_unless_done(self, error: AsyncnnError) -> None:
+    def end_unless_done(self, error: hal.AsyncnnError) -> None:
         """Call back for an event loop that is closed, once, whatever thread asks."""
         with suppress(AlreadyNotifiedError):
             if not self.is_done:
@@ -165,7 +160,7 @@ class _Pending:
     __slots__ = ("_pid", "_run", "awaited")
 
     def __init__(
-        self, run: ThreadsafeRun, awaited: Coroutine[Any, Any, AsyncnnError | None]
+        self, run: ThreadsafeRun, awaited: Coroutine[Any, Any, hal.AsyncnnError | None]
     ) -> None:
         self._run: ThreadsafeRun | None = run
         self._pid = os.getpid()
@@ -185,9 +180,9 @@ class _Pending:
             self._run.end_unless_done(_closed())
 
 
-def _closed() -> AsyncnnError:
-    return DeviceClosedError("the event loop of the model is closed")
+def _closed() -> hal.AsyncnnError:
+    return hal.DeviceClosedError("the event loop of the model is closed")
 
 
-def _cancelled() -> AsyncnnError:
-    return ResourceExhaustedTransientError("the execution was cancelled")
+def _cancelled() -> hal.AsyncnnError:
+    return hal.ResourceExhaustedTransientError("the execution was cancelled")

@@ -18,6 +18,7 @@ from ctypes import c_void_p as handle
 from pathlib import Path
 from typing import Any, Final, Self
 
+from asyncnn import hal
 from asyncnn.devices.compiled_graph import CApiUnavailableError, EngineLibrary
 from asyncnn.devices.onnxruntime.providers import (
     NO_PROVIDERS,
@@ -25,13 +26,7 @@ from asyncnn.devices.onnxruntime.providers import (
     ExecutionProvider,
 )
 from asyncnn.engine.job import StopCalls
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    EngineUnavailableError,
-    GeneralFailureError,
-    failure_of,
-    in_one_line,
-)
+from asyncnn.hal.errors import EngineUnavailableError, in_one_line
 from asyncnn.interpreter_hooks import disown_in_children
 
 API_VERSION = 24
@@ -181,7 +176,7 @@ class OnnxRuntimeLibrary(EngineLibrary):
             self.call("DisableTelemetryEvents", self.environment)
             self.memory: Final = self.create("CreateCpuMemoryInfo", 0, 0)
             self._allocator = self.create("GetAllocatorWithDefaultOptions")
-        except GeneralFailureError as error:
+        except hal.GeneralFailureError as error:
             raise CApiUnavailableError(str(error)) from error
         disown_in_children(self)
 
@@ -220,7 +215,7 @@ class OnnxRuntimeLibrary(EngineLibrary):
         if not self._is_forked:
             self._releasing[kind](made)
 
-    def failure(self, name: str, status: int) -> AsyncnnError:
+    def failure(self, name: str, status: int) -> hal.AsyncnnError:
         """Return the error for a status that a function has returned, and release it.
 
         A status that is released twice ends the process.
@@ -229,8 +224,8 @@ class OnnxRuntimeLibrary(EngineLibrary):
         self.release("Status", status)
         message = f"ONNX Runtime's {name} failed: {reason}"
         if any(words in reason for words in _SHORTAGES):
-            return failure_of(MemoryError(message))
-        return GeneralFailureError(message)
+            return hal.failure_of(MemoryError(message))
+        return hal.GeneralFailureError(message)
 
     def message(self, status: int) -> str:
         """Return what a status says."""
@@ -295,7 +290,7 @@ class OnnxRuntimeLibrary(EngineLibrary):
                 self.call(f"{_APPEND}_{own}{version}", options, made)
             finally:
                 self.release(f"{own}ProviderOptions", made)
-        except GeneralFailureError as error:
+        except hal.GeneralFailureError as error:
             message = f"{name} cannot be used: {error.message}"
             raise EngineUnavailableError(message) from error
 

@@ -15,23 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.hal.errors import MISSED, AsyncnnError
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.errors import MISSED
 from asyncnn.hal.operands import QUANT8_TYPES, is_tensor
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    DEFAULT_OPTIONS,
-    NO_TIMING,
-    UINT64_MAX,
-    ErrorStatus,
-    ExecutionOptions,
-    HalVersion,
-    MeasureTiming,
-    Model,
-    OperandType,
-    OperationType,
-)
+from asyncnn.hal.types import DEFAULT_OPTIONS, UINT64_MAX, ExecutionOptions
 from asyncnn.tools.conformance.executing import (
     CLIENT_PATHS,
     PATHS,
@@ -49,12 +38,16 @@ _FLOAT16 = Tolerance(rtol=HALF_TOLERANCE, atol=HALF_TOLERANCE)
 _ONE_STEP = Tolerance(1)
 _MOBILENET = Tolerance(3)
 
-_QUANT8 = QUANT8_TYPES | {OperandType.TENSOR_QUANT8_SYMM}
-_QUANT16 = {OperandType.TENSOR_QUANT16_ASYMM, OperandType.TENSOR_QUANT16_SYMM}
-_WHOLE = (OperandType.TENSOR_INT32, OperandType.INT32, OperandType.TENSOR_BOOL8)
+_QUANT8 = QUANT8_TYPES | {hal.OperandType.TENSOR_QUANT8_SYMM}
+_QUANT16 = {hal.OperandType.TENSOR_QUANT16_ASYMM, hal.OperandType.TENSOR_QUANT16_SYMM}
+_WHOLE = (
+    hal.OperandType.TENSOR_INT32,
+    hal.OperandType.INT32,
+    hal.OperandType.TENSOR_BOOL8,
+)
 BY_TYPE = {
-    OperandType.TENSOR_FLOAT32: _FLOAT32,
-    OperandType.TENSOR_FLOAT16: _FLOAT16,
+    hal.OperandType.TENSOR_FLOAT32: _FLOAT32,
+    hal.OperandType.TENSOR_FLOAT16: _FLOAT16,
     **dict.fromkeys(_WHOLE, _EXACT),
     **dict.fromkeys(_QUANT8 | _QUANT16, _ONE_STEP),
 }
@@ -70,35 +63,35 @@ def compare(case: Case, outputs: Sequence[Array]) -> list[str]:
     for position, (index, expected, actual) in enumerate(
         zip(indexes, case.outputs, outputs, strict=True)
     ):
-        type_ = OperandType(case.model.main.operands[index].type)
+        type_ = hal.OperandType(case.model.main.operands[index].type)
         problem = _compare_output(case, type_, expected, actual)
         if problem:
             mismatches.append(f"output {position} ({type_.name}): {problem}")
     return mismatches
 
 
-def tolerance(case: Case, type_: OperandType) -> Tolerance:
+def tolerance(case: Case, type_: hal.OperandType) -> Tolerance:
     """Return what an output of ``type_`` may be off by.
 
     :raises KeyError: if the suite has no criterion for outputs of this type.
     """
     if type_ in _QUANT8 and "mobilenet" in case.name:
         return _MOBILENET
-    if type_ is OperandType.TENSOR_FLOAT32 and _has_half_precision(case):
+    if type_ is hal.OperandType.TENSOR_FLOAT32 and _has_half_precision(case):
         return _FLOAT16
     return BY_TYPE[type_]
 
 
 def _has_half_precision(case: Case) -> bool:
     return case.relaxed or any(
-        operand.type == OperandType.TENSOR_FLOAT16
+        operand.type == hal.OperandType.TENSOR_FLOAT16
         for subgraph in (case.model.main, *case.model.referenced)
         for operand in subgraph.operands
     )
 
 
 def _compare_output(
-    case: Case, type_: OperandType, expected: ExpectedOutput, actual: Array
+    case: Case, type_: hal.OperandType, expected: ExpectedOutput, actual: Array
 ) -> str:
     if actual.dtype != expected.value.dtype:
         return f"dtype is {actual.dtype}, expected {expected.value.dtype}"
@@ -151,7 +144,9 @@ def _compare_frequencies(case: Case, actual: Array) -> str:
 SHORT_LOOP_TIMEOUT_NS = 1_000_000
 """What the suite grants the WHILE that never ends."""
 
-_FIXED_SHAPES = frozenset({OperationType.RANK, OperationType.IF, OperationType.WHILE})
+_FIXED_SHAPES = frozenset(
+    {hal.OperationType.RANK, hal.OperationType.IF, hal.OperationType.WHILE}
+)
 """Operations whose models the suite never runs with output dimensions cleared."""
 
 
@@ -163,7 +158,7 @@ async def judge(
     case: Case,
     prepare: Prepare,
     path: str,
-    version: HalVersion = HalVersion.V1_3,
+    version: hal.HalVersion = hal.HalVersion.V1_3,
     *,
     by_client: bool = False,
 ) -> list[str]:
@@ -177,7 +172,7 @@ async def judge(
     execute = (CLIENT_PATHS if by_client else PATHS)[path]
     if case.expect_failure:
         return await _judge_failure(case, prepare, execute)
-    refuses_open = path in REFUSES_OPEN_OUTPUTS or version < HalVersion.V1_2
+    refuses_open = path in REFUSES_OPEN_OUTPUTS or version < hal.HalVersion.V1_2
     prepared = await _prepared(prepare, case.model)
     if refuses_open and _has_open_outputs(case.model):
         return await _judge_refusal(case, prepared, execute)
@@ -192,22 +187,22 @@ async def judge(
     return problems + await _judge_short(case, dynamic, execute)
 
 
-async def _prepared(prepare: Prepare, model: Model) -> IPreparedModel:
+async def _prepared(prepare: Prepare, model: hal.Model) -> hal.IPreparedModel:
     try:
         return await prepare(model)
-    except AsyncnnError as error:
+    except hal.AsyncnnError as error:
         raise RefusedError(f"{error.status.name}: {error}") from error
 
 
 async def _judge_run(
-    case: Case, prepared: IPreparedModel, execute: Execute
+    case: Case, prepared: hal.IPreparedModel, execute: Execute
 ) -> list[str]:
     """Run twice, without and with timing: buffers that are reused must not matter."""
     problems: list[str] = []
-    for measure in MeasureTiming:
+    for measure in hal.MeasureTiming:
         bound = build_request(case)
         result = await execute(prepared, bound.request, ExecutionOptions(measure))
-        if result.status is not ErrorStatus.NONE:
+        if result.status is not hal.ErrorStatus.NONE:
             return [f"{result.status.name}: {result.reason}"]
         shapes = result.output_shapes
         if shapes and len(shapes) != len(case.outputs):
@@ -219,9 +214,9 @@ async def _judge_run(
     return problems
 
 
-def _judge_timing(result: ExecutionResult, measure: MeasureTiming) -> list[str]:
+def _judge_timing(result: ExecutionResult, measure: hal.MeasureTiming) -> list[str]:
     timing = result.timing
-    if measure is MeasureTiming.NO and timing != NO_TIMING:
+    if measure is hal.MeasureTiming.NO and timing != hal.NO_TIMING:
         return ["timing was not asked for"]
     if UINT64_MAX > timing.time_on_device > timing.time_in_driver:
         return ["time on device exceeds time in driver"]
@@ -229,23 +224,23 @@ def _judge_timing(result: ExecutionResult, measure: MeasureTiming) -> list[str]:
 
 
 async def _judge_refusal(
-    case: Case, prepared: IPreparedModel, execute: Execute
+    case: Case, prepared: hal.IPreparedModel, execute: Execute
 ) -> list[str]:
     bound = build_request(case)
     result = await execute(prepared, bound.request, DEFAULT_OPTIONS)
-    if result.status is not ErrorStatus.INVALID_ARGUMENT:
+    if result.status is not hal.ErrorStatus.INVALID_ARGUMENT:
         return [f"open outputs: {result.status.name} where they are to be refused"]
     return []
 
 
 async def _judge_short(
-    case: Case, prepared: IPreparedModel, execute: Execute
+    case: Case, prepared: hal.IPreparedModel, execute: Execute
 ) -> list[str]:
     if case.outputs[0].value.nbytes <= 1:
         return []
     bound = build_request(case, short_by=1)
     result = await execute(prepared, bound.request, DEFAULT_OPTIONS)
-    if result.status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+    if result.status is not hal.ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
         return [f"short output: {result.status.name}: {result.reason}"]
     dimensions = [shape.dimensions for shape in result.output_shapes]
     if dimensions != [output.value.shape for output in case.outputs]:
@@ -262,21 +257,22 @@ async def _judge_failure(case: Case, prepare: Prepare, execute: Execute) -> list
     except RefusedError:
         return []
     bound = build_request(case)
-    is_endless = OperationType.WHILE in operation_types(case)
+    is_endless = hal.OperationType.WHILE in operation_types(case)
     options = ExecutionOptions(
-        MeasureTiming.YES, loop_timeout=SHORT_LOOP_TIMEOUT_NS if is_endless else None
+        hal.MeasureTiming.YES,
+        loop_timeout=SHORT_LOOP_TIMEOUT_NS if is_endless else None,
     )
     result = await execute(prepared, bound.request, options)
-    if result.status is ErrorStatus.NONE:
+    if result.status is hal.ErrorStatus.NONE:
         return ["succeeded, but is expected to fail"]
-    if result.output_shapes or result.timing != NO_TIMING:
+    if result.output_shapes or result.timing != hal.NO_TIMING:
         return ["a failure reports shapes or timing"]
     if is_endless and result.status not in MISSED:
         return [f"{result.status.name} where a deadline is missed"]
     return []
 
 
-def _with_open_outputs(model: Model) -> Model:
+def _with_open_outputs(model: hal.Model) -> hal.Model:
     """Return the model with every axis of its outputs unknown and ranks kept."""
     opened = set(model.main.output_indexes)
     operands = tuple(
@@ -288,7 +284,7 @@ def _with_open_outputs(model: Model) -> Model:
     return replace(model, main=replace(model.main, operands=operands))
 
 
-def _has_open_outputs(model: Model) -> bool:
+def _has_open_outputs(model: hal.Model) -> bool:
     """Return whether a tensor that the model gives has no known size above 0."""
     return any(
         is_tensor(operand.type) and (not operand.dimensions or 0 in operand.dimensions)
