@@ -27,6 +27,7 @@ from tests.hal.validate.samples import (
 
 V1_0, V1_1 = HalVersion.V1_0, HalVersion.V1_1
 HUGE = 1 << 70
+NO_SCALES = 0.0, -1.0, math.nan, math.inf, 1e300, 10**39, 1e-46
 T = OperandType
 CHANNELS = {"type": T.TENSOR_QUANT8_SYMM_PER_CHANNEL, "scale": 0.0, "zero_point": 0}
 
@@ -89,13 +90,17 @@ def test_dimensions_are_32_bit_numbers_for_at_most_64_axes(
 @pytest.mark.parametrize(
     ("type_", "scale"),
     [
-        *((T.TENSOR_QUANT8_ASYMM, scale) for scale in (0.0, -1.0, math.nan, math.inf)),
-        *((T.TENSOR_QUANT8_ASYMM, scale) for scale in (1e300, 10**39, 1e-46)),
-        *((type_, 0.0) for type_ in (T.TENSOR_QUANT8_SYMM, T.TENSOR_QUANT16_ASYMM)),
-        *((T.TENSOR_QUANT16_SYMM, 0.0), (T.TENSOR_QUANT8_ASYMM_SIGNED, 0.0)),
-        *((T.TENSOR_INT32, -1.0), (T.TENSOR_INT32, math.nan)),
-        *((T.TENSOR_FLOAT32, 1.0), (T.TENSOR_FLOAT16, math.nan)),
-        *((T.TENSOR_BOOL8, 1.0), (T.TENSOR_QUANT8_SYMM_PER_CHANNEL, 1.0)),
+        *((T.TENSOR_QUANT8_ASYMM, scale) for scale in NO_SCALES),
+        (T.TENSOR_QUANT8_SYMM, 0.0),
+        (T.TENSOR_QUANT16_ASYMM, 0.0),
+        (T.TENSOR_QUANT16_SYMM, 0.0),
+        (T.TENSOR_QUANT8_ASYMM_SIGNED, 0.0),
+        (T.TENSOR_INT32, -1.0),
+        (T.TENSOR_INT32, math.nan),
+        (T.TENSOR_FLOAT32, 1.0),
+        (T.TENSOR_FLOAT16, math.nan),
+        (T.TENSOR_BOOL8, 1.0),
+        (T.TENSOR_QUANT8_SYMM_PER_CHANNEL, 1.0),
     ],
 )
 def test_a_scale_must_be_what_its_type_allows(type_: OperandType, scale: float) -> None:
@@ -109,7 +114,9 @@ def test_a_scale_must_be_what_its_type_allows(type_: OperandType, scale: float) 
         *((T.TENSOR_QUANT8_ASYMM, point) for point in (-1, 256, HUGE, math.nan)),
         *((T.TENSOR_QUANT8_ASYMM_SIGNED, point) for point in (-129, 128)),
         *((T.TENSOR_QUANT16_ASYMM, point) for point in (-1, 65536)),
-        *((T.TENSOR_QUANT8_SYMM, 1), (T.TENSOR_QUANT16_SYMM, -1), (T.TENSOR_INT32, 1)),
+        (T.TENSOR_QUANT8_SYMM, 1),
+        (T.TENSOR_QUANT16_SYMM, -1),
+        (T.TENSOR_INT32, 1),
     ],
 )
 def test_a_zero_point_must_be_what_its_type_allows(
@@ -129,9 +136,12 @@ def test_a_message_says_which_value_broke_which_rule_where() -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        *(None, b"", SymmPerChannelQuantParams((1.0,), 0)),
+        None,
+        b"",
+        SymmPerChannelQuantParams((1.0,), 0),
         *(SymmPerChannelQuantParams((1.0, 1.0), axis) for axis in (2, -1, HUGE)),
-        *(SymmPerChannelQuantParams((), 0), SymmPerChannelQuantParams((1.0, 0.0), 0)),
+        SymmPerChannelQuantParams((), 0),
+        SymmPerChannelQuantParams((1.0, 0.0), 0),
         *(
             SymmPerChannelQuantParams(scales, 0)
             for one in (math.nan, math.inf)
@@ -158,7 +168,8 @@ def test_other_types_have_no_extra_parameters(extra: Any) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"scale": 1.0}, {"zero_point": 1}),
+        {"scale": 1.0},
+        {"zero_point": 1},
         {"extra_params": SymmPerChannelQuantParams((1.0, 1.0), 0)},
     ],
 )
@@ -182,8 +193,15 @@ def test_what_is_no_constant_has_no_location(index: int, place: Place) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        *((1, 4, 6), (0, 5, 6), (0, 0xFFFFFFFE, 6), (0, 4, 0xFFFFFFFF), (0, -1, 6)),
-        *((0, 1 << 32, 6), (0, HUGE, 6), (0, 4, -6), (0, 4.0, 6)),
+        (1, 4, 6),
+        (0, 5, 6),
+        (0, 0xFFFFFFFE, 6),
+        (0, 4, 0xFFFFFFFF),
+        (0, -1, 6),
+        (0, 1 << 32, 6),
+        (0, HUGE, 6),
+        (0, 4, -6),
+        (0, 4.0, 6),
     ],
 )
 def test_a_copied_constant_lies_within_the_operand_values(place: Place) -> None:
@@ -206,10 +224,12 @@ def test_a_subgraph_operand_names_a_referenced_subgraph(place: Place) -> None:
     ("type_", "dimensions", "length"),
     [
         *((T.TENSOR_FLOAT32, (2,), length) for length in (7, 12, 0)),
-        *((T.TENSOR_FLOAT32, (), 4), (T.TENSOR_FLOAT32, (2, 0), 0)),
+        (T.TENSOR_FLOAT32, (), 4),
+        (T.TENSOR_FLOAT32, (2, 0), 0),
         (T.TENSOR_FLOAT32, (1 << 16, 1 << 14), 4),
         (T.TENSOR_FLOAT32, (0xFFFFFFFF,) * 64, 4),
-        *((T.FLOAT32, (), 2), (T.TENSOR_OEM_BYTE, (2, 0), 2)),
+        (T.FLOAT32, (), 2),
+        (T.TENSOR_OEM_BYTE, (2, 0), 2),
     ],
 )
 def test_a_constant_has_exactly_the_bytes_of_its_dimensions(

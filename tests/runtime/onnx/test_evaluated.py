@@ -169,7 +169,8 @@ class TestLoops:
         )
         nodes = [
             node("Loop", ["", "true", "x"], ["y", "all"], body=body),
-            *(node("Relu", ["y"], ["positive"]), node("Neg", ["all"], ["turned"])),
+            node("Relu", ["y"], ["positive"]),
+            node("Neg", ["all"], ["turned"]),
             node("Size", ["turned"], ["size"]),
         ]
         weights = {"three": np.float32(3), "half": np.float32(0.5), "true": True}
