@@ -101,11 +101,13 @@ class PreparedModel:
         is_local = hasattr(type(hal), "launch_fenced_on")
         self._local = cast("IInProcess", binding) if is_local else None
         # What is given is all that the model takes, unless it has state.
-        tensors = (*model.inputs, *model.outputs)
-        is_whole = not model.states and all(map(has_fixed_shape, tensors))
-        # A device of this process also binds what leaves lengths open.
-        is_bound = is_whole or (self._local is not None and not model.states)
-        direct = self._direct if is_bound else None
+        tensors = (*model.inputs, *model.outputs, *(s.info for s in model.states))
+        is_fixed = all(map(has_fixed_shape, tensors))
+        is_whole = is_fixed and not model.states
+        # A device of this process also binds what leaves lengths open, or has state.
+        is_bound = is_fixed or not model.states
+        direct = self._direct if is_whole or (is_local and is_bound) else None
+        self._stateful = StatefulRequests(model, make_array) if model.states else None
         self._launch_on = None if direct is None else direct.launch_on
         self._device = device
         # Without its graph and constants: the device has what it needs of those.
@@ -115,9 +117,7 @@ class PreparedModel:
             hal,
             InputCheck(model.inputs),
             OutputSpace(model.outputs),
-            StatefulRequests(model, make_array)
-            if model.states
-            else RequestBuilder(model.inputs, model.outputs),
+            self._stateful or RequestBuilder(model.inputs, model.outputs),
             elsewhere=make_array is not np.empty,
             make_shared=shared_array if make_array is np.empty else make_array,
             deadline_grace=deadline_grace,
@@ -208,7 +208,9 @@ class PreparedModel:
             is_usual = taken is not None or not (usual is None or outputs is None)
             launch_on, end, split = self._launch_on, None, len(self.inputs)
             if launch_on is not None and path == "async":
-                end = launch_on(tensors, options, is_usual)
+                stateful = self._stateful
+                whole = stateful.completed(tensors, split) if stateful else tensors
+                end = launch_on(whole, options, is_usual)
             if end is None:
                 if tensors[-1] is None:
                     tensors[split:] = target.spaces(None)
@@ -427,7 +429,8 @@ class PreparedModel:
             build_request=RequestBuilder(model.inputs, model.outputs),
             local=None,
         )
-        opened._launch_on = opened._take = None
+        opened._stateful = None
+        opened._take = opened._target.space.taker(opened._target.check)
         kept = [each for each in self._model.kept if has_fixed_shape(each.info)]
         first = {state.info.name: state.first_value() for state in kept}
         return opened, {after: before for before, after in model.pairs}, first

@@ -58,6 +58,11 @@ Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Arr
 """Arrays to write to by output name, in the model's order, or for the only output."""
 
 _Arguments: TypeAlias = tuple[hal.RequestArgument, ...]
+_Both: TypeAlias = tuple[_Arguments, _Arguments]
+
+MAX_ARGUMENTS = 256
+"""Arguments that requests share; models with open shapes may have any number."""
+
 _Taken: TypeAlias = tuple[tuple[Any, ...], Outputs]
 _INTEGERS = {np.dtype(np.int32), np.dtype(np.int64)}
 _OMITTED = hal.RequestArgument(has_no_value=True)
@@ -419,14 +424,16 @@ class RequestBuilder:
     """Makes requests in which every array is a pool of its own, not copied.
 
     An array that lies in a shared pool brings that pool. All plain requests of one
-    model have the same arguments: built once.
+    model have the same arguments: built once. Others share them as well, which is how
+    a driver's client knows what comes again.
     """
 
     def __init__(
         self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
     ) -> None:
         self._infos = inputs
-        self._plain: tuple[_Arguments, _Arguments] | None = None
+        self._shared: dict[_Both, _Both] = {}
+        self._plain: _Both | None = None
         self._sizes: tuple[int, ...] = ()
         infos = (*inputs, *outputs)
         if all(has_fixed_shape(info) for info in infos):
@@ -468,8 +475,11 @@ class RequestBuilder:
             shape = () if isinstance(array, DeviceBuffer) else array.shape
             is_open = shape != info.dimensions or 0 in shape
             arguments.append(_argument(pools, array, shape if is_open else ()))
-        results = tuple(_argument(pools, array, ()) for array in outputs)
-        return hal.Request(tuple(arguments), results, tuple(pools))
+        results = tuple([_argument(pools, array, ()) for array in outputs])
+        both: _Both = tuple(arguments), results
+        if len(self._shared) >= MAX_ARGUMENTS:
+            self._shared.clear()
+        return hal.Request(*self._shared.setdefault(both, both), tuple(pools))
 
 
 def _argument(

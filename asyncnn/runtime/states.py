@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,18 +23,13 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IDevice, IMortal, IPreparedModel
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Dimensions, Request, RequestArgument
+from asyncnn.hal.types import Dimensions, Request
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray, Slot, allocate_buffer
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.requests import RequestBuilder, Tensor
 
 logger = logging.getLogger(__name__)
-
-_Arguments: TypeAlias = tuple[tuple[RequestArgument, ...], tuple[RequestArgument, ...]]
-
-MAX_ARGUMENTS = 16
-"""Arguments that requests share; models with open shapes may have any number."""
 
 
 _MEMORY_WORDS = """
@@ -162,7 +157,8 @@ class StatefulRequests:
     """
 
     def __init__(self, model: NamedModel, make_array: MakeArray) -> None:
-        self._infos = infos = tuple(state.info for state in model.states)
+        infos = tuple(state.info for state in model.states)
+        self._made = [(info.dimensions, info.dtype) for info in infos]
         self._build = RequestBuilder((*model.inputs, *infos), (*model.outputs, *infos))
         self._first = tuple(state.first_value() for state in model.states)
         self._make_array = make_array
@@ -180,8 +176,13 @@ class StatefulRequests:
                 self._first_shared = tuple(_placed(a, self._make_array) for a in first)
             first, make = self._first_shared, self._make_array
         # Of each run its own: kernels may compute in the memory of outputs.
-        unused = [make(info.dimensions, info.dtype) for info in self._infos]
+        unused = [make(*each) for each in self._made]
         return self._build((*inputs, *first), (*outputs, *unused))
+
+    def completed(self, tensors: Sequence[Tensor], split: int) -> tuple[Tensor, ...]:
+        """Return tensors with the state in its places, behind ``split`` inputs."""
+        unused = [np.empty(*each) for each in self._made]
+        return *tensors[:split], *self._first, *tensors[split:], *unused
 
 
 def _placed(array: Array, make_array: MakeArray) -> Array:
@@ -196,6 +197,7 @@ class Kept:
     Those are ``inputs`` and ``outputs`` that steps take and return, and the states,
     ``infos``, each an input and an output of the `NamedModel.with_open_states`.
     ``first`` are their first values, of length 1 on axes that the model leaves open.
+    ``request`` makes the request of a step, with the states in their places.
     """
 
     def __init__(self, model: NamedModel, make_array: MakeArray) -> None:
@@ -209,22 +211,8 @@ class Kept:
         self.outputs = _without(opened.outputs, self.written)
         self.infos = tuple(state.info for state in model.kept)
         self.first = tuple(state.first_value() for state in model.kept)
-        self._build = RequestBuilder(opened.inputs, opened.outputs)
+        self.request = RequestBuilder(opened.inputs, opened.outputs)
         self._make_array = make_array
-        self._arguments: dict[_Arguments, _Arguments] = {}
-
-    def request(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> Request:
-        """Return the request of a step, with the states in their places."""
-        request = self._build(inputs, outputs)
-        arguments = request.inputs, request.outputs
-        known = self._arguments.get(arguments)
-        if known is None:
-            if len(self._arguments) == MAX_ARGUMENTS:
-                self._arguments.clear()
-            known = self._arguments[arguments] = arguments
-        return Request(*known, request.pools)
 
     def placed(self, array: Array) -> Array:
         """Return a copy of an array that the device works on where it is."""

@@ -8,6 +8,7 @@ they are asked for.
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import Any, TypeVar, overload
 
 from asyncnn.lazy import compiled_module
@@ -113,10 +114,8 @@ def _contents(data: memoryview, found: Any) -> Contents:
     known, codes, name, inputs, outputs, ends, signatures, metadata = found
     survey = Survey(*known)
     buffers, tensors, operators = survey.buffers, survey.tensors, survey.operators
-    readers = Records(1, lambda _: TableReader(data), {})
-    names = Records(
-        len(codes), lambda index: readers[0].operator_code(codes[index]), {}
-    )
+    reader = cache(partial(TableReader, data))
+    names = Records(len(codes), lambda index: reader().operator_code(codes[index]), {})
     stored = Records(
         len(buffers), lambda index: StoredBytes(*buffers[index][:3], True), {}
     )
@@ -125,12 +124,12 @@ def _contents(data: memoryview, found: Any) -> Contents:
         name,
         Records(
             len(tensors),
-            lambda index: readers[0].tensor(index, tensors[index].table, stored),
+            lambda index: reader().tensor(index, tensors[index].table, stored),
             ends,
         ),
         Records(
             len(operators),
-            lambda index: readers[0].operator(
+            lambda index: reader().operator(
                 index, operators[index].table, names, len(tensors)
             ),
             {},

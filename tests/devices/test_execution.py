@@ -16,11 +16,13 @@ from asyncnn.hal.types import (
     UINT64_MAX,
     DataLocation,
     ErrorStatus,
+    ExecutionPreference,
     MeasureTiming,
     Memory,
     Operand,
     OperationType,
     OutputShape,
+    Priority,
     Request,
     RequestArgument,
     Timing,
@@ -32,7 +34,6 @@ from asyncnn.runtime.model import NamedModel
 from tests.devices.conftest import Caller
 from tests.memory.foreign import sent
 from tests.networks import F32, FOREVER, addition, chain, counting_up
-from tests.preparing import launch_preparation
 from tests.waits import until
 
 NO, YES = MeasureTiming.NO, MeasureTiming.YES
@@ -40,7 +41,16 @@ NO, YES = MeasureTiming.NO, MeasureTiming.YES
 
 async def prepare(device: IDevice, model: NamedModel) -> IPreparedModel:
     callback = PreparedModelFuture()
-    status = launch_preparation(device, model.model, callback)
+    status = device.prepare_model_1_3(
+        model.model,
+        ExecutionPreference.FAST_SINGLE_ANSWER,
+        Priority.MEDIUM,
+        None,
+        (),
+        (),
+        bytes(32),
+        callback,
+    )
     assert status is ErrorStatus.NONE
     return await callback
 

@@ -2,16 +2,20 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import asyncnn
 import asyncnn.fences
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
 from asyncnn.tracing import Span, recording, recording_to
 from tests.networks import addition
+from tests.runtime.stateful import counting
 
 X = np.ones(4, np.float32)
 STAGES = {"validate", "wait-fence", "queue", "prepare", "execute", "reply"}
@@ -63,6 +67,34 @@ async def test_a_failure_is_named_on_its_span() -> None:
     assert [(span.name, span.failure) for span in spans] == [
         ("validate", "INVALID_ARGUMENT")
     ]
+
+
+@pytest.mark.parametrize("opening", [asyncnn.open_device, asyncnn.connect])
+async def test_lengths_that_come_again_are_not_validated_again(
+    opening: Callable[[], AbstractAsyncContextManager[asyncnn.Device]],
+) -> None:
+    spans: list[Span] = []
+    async with opening() as device:
+        prepared = await device.prepare(addition(0))
+        arrays = [np.arange(length, dtype=np.float32) for length in (3, 5)]
+        for x in arrays * 2:
+            await prepared.run([x, x])
+        with recording_to(spans.extend):
+            for x in arrays:
+                outputs = await prepared.run([x, x])
+                np.testing.assert_array_equal(outputs[0], x + x)
+    assert "validate" not in {span.name for span in spans}
+
+
+async def test_runs_of_models_with_state_are_validated_once() -> None:
+    spans: list[Span] = []
+    async with asyncnn.open_device() as device:
+        prepared = await device.prepare(counting())
+        await prepared.run([X])
+        with recording_to(spans.extend):
+            outputs = await prepared.run([X])
+    np.testing.assert_array_equal(outputs["y"], 2 * X)
+    assert "validate" not in {span.name for span in spans}
 
 
 async def test_a_driver_process_is_on_the_same_timeline(tmp_path: Path) -> None:
