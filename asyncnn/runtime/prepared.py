@@ -101,12 +101,10 @@ class PreparedModel:
         is_local = hasattr(type(hal), "launch_fenced_on")
         self._local = cast("IInProcess", binding) if is_local else None
         # What is given is all that the model takes, unless it has state.
-        tensors = (*model.inputs, *model.outputs, *(s.info for s in model.states))
-        is_fixed = all(map(has_fixed_shape, tensors))
-        is_whole = is_fixed and not model.states
+        tensors = (*model.inputs, *model.outputs)
+        is_whole = not model.states and all(map(has_fixed_shape, tensors))
         # A device of this process also binds what leaves lengths open, or has state.
-        is_bound = is_fixed or not model.states
-        direct = self._direct if is_whole or (is_local and is_bound) else None
+        direct = self._direct if is_whole or is_local else None
         self._stateful = StatefulRequests(model, make_array) if model.states else None
         self._launch_on = None if direct is None else direct.launch_on
         self._device = device
@@ -429,8 +427,7 @@ class PreparedModel:
             build_request=RequestBuilder(model.inputs, model.outputs),
             local=None,
         )
-        opened._stateful = None
-        opened._take = opened._target.space.taker(opened._target.check)
+        opened._launch_on = opened._take = opened._stateful = None
         kept = [each for each in self._model.kept if has_fixed_shape(each.info)]
         first = {state.info.name: state.first_value() for state in kept}
         return opened, {after: before for before, after in model.pairs}, first
