@@ -113,21 +113,13 @@ def _prepare_tile(operation: BoundOperation) -> PreparedKernel:
 
 def _prepare_fill(operation: BoundOperation) -> PreparedKernel:
     """Fill the output with the scalar in input 1."""
-
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        np.copyto(outputs[0], inputs[1])
-
-    return stateless(run)
+    return stateless(lambda inputs, outputs: np.copyto(outputs[0], inputs[1]))
 
 
 def _prepare_rank(operation: BoundOperation) -> PreparedKernel:
     """Count the axes of the input."""
     rank = len(operation.shape(0))
-
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        outputs[0].fill(rank)
-
-    return stateless(run)
+    return stateless(lambda _, outputs: outputs[0].fill(rank))
 
 
 def _prepare_depth_to_space(operation: BoundOperation) -> PreparedKernel:

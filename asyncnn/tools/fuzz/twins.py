@@ -43,9 +43,7 @@ def same(what: str, one: object, other: object) -> None:
 def by_python(data: bytes) -> Contents:
     """Return what is in a file that may be handed to LiteRT.
 
-    Decoder errors pass through.
-
-    :raises InvalidArgumentError: if it may not.
+    :raises InvalidArgumentError: if it may not; decoder errors pass through.
     """
     found = completed(reading_contents(memoryview(data)))
     refusal = runnable.refusal(found)
