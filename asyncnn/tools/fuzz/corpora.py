@@ -21,6 +21,7 @@ from asyncnn.tools.tflite_writer import TfliteWriter
 
 _GRAPHS = 12
 _IMAGE = (1 / 255, -128)
+_ONE = hal.RequestArgument(False, hal.DataLocation(0, 0, 16), ())
 
 
 def tflite_files() -> Iterator[bytes]:
@@ -122,9 +123,8 @@ def random_models() -> Sequence[NamedModel]:
 
 def models() -> Iterator[hal.Model]:
     """Yield HAL models, without pools: constants are among their values."""
-    for name in ("float", "int8"):
-        yield _without_pools(load(bundled_file(f"digits_{name}.asyncnn")).model)
-    for named in random_models():
+    digits = (bundled_file(f"digits_{name}.asyncnn") for name in ("float", "int8"))
+    for named in (*map(load, digits), *random_models()):
         yield _without_pools(named.model)
 
 
@@ -204,17 +204,15 @@ _PLAIN: dict[type[inspect.Type], Callable[[int], Any]] = {
 
 def requests() -> Iterator[bytes]:
     """Yield requests as messages, with pools by their place."""
-    one = hal.RequestArgument(False, hal.DataLocation(0, 0, 16), ())
     other = hal.RequestArgument(False, hal.DataLocation(1, 16, 16), (4,))
-    for inputs in ((one, one), (one, other), (hal.RequestArgument(True), one)):
+    for inputs in ((_ONE, _ONE), (_ONE, other), (hal.RequestArgument(True), _ONE)):
         yield wire.encode(wire.BindRequest(0, 0, inputs, (other,), (0, 1)))
 
 
 def packets() -> Iterator[bytes]:
     """Yield requests and results of bursts."""
-    one = hal.RequestArgument(False, hal.DataLocation(0, 0, 16), ())
     other = hal.RequestArgument(False, hal.DataLocation(1, 16, 16), (1, 4))
-    for inputs in ((one,), (one, other), (hal.RequestArgument(True), one)):
+    for inputs in ((_ONE,), (_ONE, other), (hal.RequestArgument(True), _ONE)):
         shape = RequestShape.of(inputs, (other,), 2)
         yield shape.encode((3, 7), hal.MeasureTiming.YES)
     for status in (hal.ErrorStatus.NONE, hal.ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
