@@ -307,12 +307,11 @@ class InProcessPreparedModel(BasePreparedModel):
         main = program.model.main
         count = len(main.input_indexes)
         arrays, spaces = [*tensors[:count]], tensors[count:]
-        if len(spaces) != len(main.output_indexes) or any(
-            type(array) is not np.ndarray for array in arrays
-        ):
+        kinds = {*map(type, arrays)}
+        if len(spaces) != len(main.output_indexes) or kinds - {np.ndarray}:
             return None
-        shapes = tuple(array.shape for array in arrays)
-        are_made = type(tensors) is list and all(space is None for space in spaces)
+        shapes = tuple([array.shape for array in arrays])
+        are_made = type(tensors) is list and {*map(type, spaces)} == {type(None)}
         plan = program.known_plan(shapes)
         if plan is None and are_made:
             plan = program.plan_at_once(shapes)

@@ -11,6 +11,7 @@ from asyncnn.engine.plan import Plan, Port
 from asyncnn.engine.program import InputShapes, Program
 from asyncnn.hal.operands import combine_dimensions, is_scalar
 from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.operations.shapes import has_lengths
 from asyncnn.hal.types import OutputShapes
 from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import view
@@ -206,17 +207,11 @@ def _reported(
 
 def _suffices(argument: hal.RequestArgument, shape: Shape, size_bytes: int) -> bool:
     dimensions = argument.dimensions
-    if dimensions and not _fits(dimensions, shape):
+    if dimensions and not has_lengths(shape, dimensions):
         raise hal.GeneralFailureError(
             f"the output has shape {list(shape)}, the request says {list(dimensions)}"
         )
     return size_bytes <= argument.location.length
-
-
-def _fits(dimensions: hal.Dimensions, shape: Shape) -> bool:
-    return len(dimensions) == len(shape) and all(
-        axis in (0, length) for axis, length in zip(dimensions, shape, strict=True)
-    )
 
 
 def _insufficient(shapes: OutputShapes) -> hal.OutputInsufficientSizeError:

@@ -17,6 +17,7 @@ from asyncnn.extensions.regions import BFLOAT16
 from asyncnn.hal.errors import WrongTypeError, counted
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.operations.shapes import has_lengths
 from asyncnn.hal.validate import plain_arguments
 from asyncnn.lazy import compiled_module
 from asyncnn.memory.slabs import place_of
@@ -261,13 +262,9 @@ def _converted(info: TensorInfo, value: Any) -> Array:
 
 
 def _fits(info: TensorInfo, shape: hal.Dimensions) -> bool:
-    if is_scalar(info.type):
-        return shape == ()
-    if not info.dimensions:
-        return bool(shape)
-    return len(shape) == len(info.dimensions) and all(
-        axis in (0, length) for axis, length in zip(info.dimensions, shape, strict=True)
-    )
+    if info.dimensions:
+        return has_lengths(shape, info.dimensions)
+    return bool(shape) != is_scalar(info.type)
 
 
 def _readable(dimensions: hal.Dimensions) -> str:
@@ -386,8 +383,9 @@ class OutputSpace:
             # State that the model keeps comes after the outputs.
             known = shapes[: len(self.names)]
             for name, shape in zip(self.names, known, strict=True):
-                if name in outputs:
-                    flat = outputs[name].ravel()[: math.prod(shape.dimensions)]
+                array = outputs.get(name)
+                if array is not None and array.shape != shape.dimensions:
+                    flat = array.ravel()[: math.prod(shape.dimensions)]
                     outputs[name] = flat.reshape(shape.dimensions)
         return outputs
 

@@ -129,7 +129,7 @@ class Session(Opened):
         home = self._model.target.home
         if get_ident() != home.loop._thread_id:
             home.refuse("the session")
-        deadline = deadline_after(timeout)
+        deadline = None if timeout is None else deadline_after(timeout)
         if deadline is None:
             await self._turn.acquire()
         else:

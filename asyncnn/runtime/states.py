@@ -23,6 +23,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IDevice, IMortal, IPreparedModel
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.operations.shapes import has_lengths
 from asyncnn.hal.types import Dimensions, Request
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray, Slot, allocate_buffer
@@ -246,10 +247,7 @@ class Kept:
         arrays: list[Array] = []
         for info in self.infos:
             array = np.asarray(state[info.name])
-            fits = len(array.shape) == len(info.dimensions) and all(
-                length in (given, 0)
-                for given, length in zip(array.shape, info.dimensions, strict=True)
-            )
+            fits = has_lengths(array.shape, info.dimensions)
             if array.dtype != info.dtype or not fits or 0 in array.shape:
                 shape = ", ".join(info.lengths)
                 raise InvalidArgumentError(

@@ -299,9 +299,8 @@ class RemoteBuffer:
         *more: hal.Dimensions,
     ) -> hal.ErrorStatus:
         """Have the contents copied to or from a pool, which travels."""
-        connection, places = self._connection, (wire.NO_POOL,)
-        if pool.size:
-            places = self._known.of_pools((pool,))  # type: ignore[assignment]
+        connection = self._connection
+        places = self._known.of_pools((pool,)) if pool.size else (wire.NO_POOL,)
         call = next(connection.numbers)
         connection.send(kind(call, self._number, *places, *more))
         answer = await connection.answers.answer(call, wire.BufferCopied)
