@@ -400,8 +400,9 @@ class _PlanBuilder:
         return replace(step, kernel=self._prepare(step.operation))
 
     def _prepare(self, bound: BoundOperation) -> PreparedKernel | None:
+        is_alone = len(self._subgraph.operations) == 1
         try:
-            return self._kernels.prepare(bound)
+            return (kernels if is_alone else self._kernels).prepare(bound)
         except ValueNeededError:
             return None
 

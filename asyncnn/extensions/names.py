@@ -148,6 +148,11 @@ def numbered(model: Model) -> Model:
     return retyped(replace(model, extension_name_to_prefix=named), number, number)
 
 
+def _changed(each: T, of_type: Callable[[int], int]) -> T:
+    type_ = of_type(each.type)
+    return each if type_ is each.type else replace(each, type=type_)
+
+
 def retyped(
     model: Model, of_operand: Callable[[int], int], of_operation: Callable[[int], int]
 ) -> Model:
@@ -156,15 +161,11 @@ def retyped(
     What has the same is the same object: most have, of which there are many.
     """
 
-    def changed(each: T, of_type: Callable[[int], int]) -> T:
-        type_ = of_type(each.type)
-        return each if type_ is each.type else replace(each, type=type_)
-
     def of(subgraph: Subgraph) -> Subgraph:
         return replace(
             subgraph,
-            operands=tuple([changed(o, of_operand) for o in subgraph.operands]),
-            operations=tuple([changed(o, of_operation) for o in subgraph.operations]),
+            operands=tuple([_changed(o, of_operand) for o in subgraph.operands]),
+            operations=tuple([_changed(o, of_operation) for o in subgraph.operations]),
         )
 
     referenced = tuple(map(of, model.referenced))

@@ -8,7 +8,6 @@ they are asked for.
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
 from typing import Any, TypeVar, overload
 
 from asyncnn.lazy import compiled_module
@@ -114,8 +113,10 @@ def _contents(data: memoryview, found: Any) -> Contents:
     known, codes, name, inputs, outputs, ends, signatures, metadata = found
     survey = Survey(*known)
     buffers, tensors, operators = survey.buffers, survey.tensors, survey.operators
-    reader = cache(partial(TableReader, data))
-    names = Records(len(codes), lambda index: reader().operator_code(codes[index]), {})
+    readers = Records(1, lambda _: TableReader(data), {})
+    names = Records(
+        len(codes), lambda index: readers[0].operator_code(codes[index]), {}
+    )
     stored = Records(
         len(buffers), lambda index: StoredBytes(*buffers[index][:3], True), {}
     )
@@ -124,12 +125,12 @@ def _contents(data: memoryview, found: Any) -> Contents:
         name,
         Records(
             len(tensors),
-            lambda index: reader().tensor(index, tensors[index].table, stored),
+            lambda index: readers[0].tensor(index, tensors[index].table, stored),
             ends,
         ),
         Records(
             len(operators),
-            lambda index: reader().operator(
+            lambda index: readers[0].operator(
                 index, operators[index].table, names, len(tensors)
             ),
             {},

@@ -16,13 +16,11 @@ from asyncnn.hal.types import (
     UINT64_MAX,
     DataLocation,
     ErrorStatus,
-    ExecutionPreference,
     MeasureTiming,
     Memory,
     Operand,
     OperationType,
     OutputShape,
-    Priority,
     Request,
     RequestArgument,
     Timing,
@@ -34,6 +32,7 @@ from asyncnn.runtime.model import NamedModel
 from tests.devices.conftest import Caller
 from tests.memory.foreign import sent
 from tests.networks import F32, FOREVER, addition, chain, counting_up
+from tests.preparing import launch_preparation
 from tests.waits import until
 
 NO, YES = MeasureTiming.NO, MeasureTiming.YES
@@ -41,16 +40,7 @@ NO, YES = MeasureTiming.NO, MeasureTiming.YES
 
 async def prepare(device: IDevice, model: NamedModel) -> IPreparedModel:
     callback = PreparedModelFuture()
-    status = device.prepare_model_1_3(
-        model.model,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        Priority.MEDIUM,
-        None,
-        (),
-        (),
-        bytes(32),
-        callback,
-    )
+    status = launch_preparation(device, model.model, callback)
     assert status is ErrorStatus.NONE
     return await callback
 

@@ -37,6 +37,7 @@ from asyncnn.runtime.model import NamedModel
 from tests.devices.conftest import Caller
 from tests.devices.test_execution import request_for
 from tests.networks import chain
+from tests.preparing import launch_preparation
 
 NO, YES = MeasureTiming.NO, MeasureTiming.YES
 LOW, MEDIUM, HIGH = Priority
@@ -60,9 +61,8 @@ async def prepare(
     preference: ExecutionPreference = ExecutionPreference.FAST_SINGLE_ANSWER,
 ) -> IPreparedModel:
     callback = PreparedModelFuture()
-    launched = device.prepare_model_1_3(
-        model.model, preference, priority, deadline, (), (), bytes(32), callback
-    )
+    options = preference, priority, deadline
+    launched = launch_preparation(device, model.model, callback, *options)
     assert launched is ErrorStatus.NONE
     return await callback
 
@@ -131,15 +131,12 @@ async def test_of_a_model_that_is_not_supported_there_is_no_prepared_one(
     others = [True] * (len(model.main.operations) - 1)
     assert supported == (ErrorStatus.NONE, (False, *others))
     callback = Prepared()
-    launched = device.prepare_model_1_3(
+    launched = launch_preparation(
+        device,
         model,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        priority,
-        None if deadline is None else DEADLINES[deadline](),
-        (),
-        (),
-        bytes(32),
         callback,
+        priority=priority,
+        deadline=None if deadline is None else DEADLINES[deadline](),
     )
     assert launched is ErrorStatus.NONE
     status, prepared = await callback.told

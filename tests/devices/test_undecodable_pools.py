@@ -28,6 +28,7 @@ from asyncnn.runtime.requests import RequestBuilder
 from tests.devices.conftest import Caller
 from tests.memory.foreign import pool_of
 from tests.networks import addition, as_regions, chain
+from tests.preparing import launch_preparation
 
 SIZE = 16
 FAST, MEDIUM = ExecutionPreference.FAST_SINGLE_ANSWER, Priority.MEDIUM
@@ -88,9 +89,7 @@ def with_constants_in(pool: Memory) -> Model:
 def preparing(device: IDevice, model: Model) -> tuple[ErrorStatus, PreparedModelFuture]:
     future = PreparedModelFuture()
     token = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
-    launched = device.prepare_model_1_3(
-        model, FAST, MEDIUM, None, (), (), token, future
-    )
+    launched = launch_preparation(device, model, future, token=token)
     return launched, future
 
 

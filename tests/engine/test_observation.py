@@ -197,5 +197,5 @@ async def test_nothing_of_it_is_called_unless_something_records(
                 await prepared.run([x])
             finally:
                 sys.setprofile(None)
-    recording = {"active", "spans", "observation", "traced_work"}
+    recording = {"active", "observation", "traced_work"}
     assert called & recording == (recording if is_recorded else set())

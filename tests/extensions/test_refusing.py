@@ -7,15 +7,12 @@ from msgspec.structs import replace
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
     DataLocation,
     ErrorStatus,
-    ExecutionPreference,
     ExtensionNameAndPrefix,
     Model,
     Operand,
     OperationType,
-    Priority,
 )
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
@@ -33,6 +30,7 @@ from tests.extensions.vendor import (
     SCALE,
     vendor,
 )
+from tests.preparing import launch_preparation
 
 X = np.array([3 + 4j, 0, -1j], np.complex64)
 
@@ -196,16 +194,7 @@ async def test_rules_of_an_extension_are_enforced(device: Device, name: str) -> 
 async def _prepared(device: Device, model: Model) -> tuple[ErrorStatus, ErrorStatus]:
     """Return the status of the launch and that of the preparation."""
     callback = PreparedModelFuture()
-    launch = device.hal.prepare_model_1_3(
-        model,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        Priority.MEDIUM,
-        None,
-        (),
-        (),
-        bytes(BYTE_SIZE_OF_CACHE_TOKEN),
-        callback,
-    )
+    launch = launch_preparation(device.hal, model, callback)
     try:
         await callback
     except AsyncnnError as error:

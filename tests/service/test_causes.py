@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
+from asyncnn.callbacks import ExecutionFuture
 from asyncnn.hal.errors import (
     DeviceClosedError,
     DeviceUnavailableError,
@@ -18,9 +18,7 @@ from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
     ErrorStatus,
-    ExecutionPreference,
     MeasureTiming,
-    Priority,
     Request,
 )
 from asyncnn.runtime.opening_devices import connect
@@ -28,6 +26,7 @@ from asyncnn.service import RemoteDevice, Supervision
 from asyncnn.service.process import running_driver
 from asyncnn.service.supervised_device import SupervisedDevice, supervised
 from tests.networks import addition
+from tests.preparing import prepared_by
 from tests.service.restarting import BRIEFLY, Driver, back, lost
 
 MODEL = addition(2).model
@@ -35,27 +34,12 @@ UNAVAILABLE = ErrorStatus.DEVICE_UNAVAILABLE
 IMPATIENT = Supervision(first_delay=0.005, max_delay=0.01, wait=0.0)
 
 
-async def prepared_by(device: RemoteDevice | SupervisedDevice) -> IPreparedModel:
-    callback = PreparedModelFuture()
-    device.prepare_model_1_3(
-        MODEL,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        Priority.MEDIUM,
-        None,
-        (),
-        (),
-        bytes(32),
-        callback,
-    )
-    return await callback
-
-
 async def is_refused(
     device: RemoteDevice | SupervisedDevice, model: IPreparedModel
 ) -> None:
     """Check that every call ends with DEVICE_UNAVAILABLE."""
     with pytest.raises(DeviceUnavailableError):
-        await prepared_by(device)
+        await prepared_by(device, MODEL)
     nothing = Request((), (), ())
     callback = ExecutionFuture()
     status = model.execute_1_3(nothing, MeasureTiming.NO, None, None, callback)
@@ -80,7 +64,7 @@ class TestConnections:
         self, driver: Driver
     ) -> None:
         async with RemoteDevice(driver.path) as device:
-            model = await prepared_by(device)
+            model = await prepared_by(device, MODEL)
             _, buffer, _ = await device.allocate(
                 BufferDesc(()), [model], [BufferRole(0, 0, 1.0)], []
             )
@@ -97,7 +81,7 @@ class TestConnections:
         self, driver: Driver
     ) -> None:
         async with RemoteDevice(driver.path) as device:
-            model = await prepared_by(device)
+            model = await prepared_by(device, MODEL)
             await driver.stop()
             await device.wait_lost()
             await is_refused(device, model)
@@ -143,7 +127,7 @@ class TestSupervised:
         self, driver: Driver
     ) -> None:
         async with supervised(lambda: RemoteDevice(driver.path), BRIEFLY) as device:
-            model = await prepared_by(device)
+            model = await prepared_by(device, MODEL)
             assert cause_of(device) is cause_of(model) is None
 
     async def test_the_loss_is_told_at_once_and_after_there_is_another(
@@ -151,7 +135,7 @@ class TestSupervised:
     ) -> None:
         async with connect(driver.path, supervised=IMPATIENT) as device:
             assert isinstance(device.hal, SupervisedDevice)
-            model = await prepared_by(device.hal)
+            model = await prepared_by(device.hal, MODEL)
             await driver.stop()
             await lost(device)
             assert isinstance(cause_of(model), DriverDiedError)
@@ -168,9 +152,9 @@ class TestSupervised:
         settings = Supervision(first_delay=0.005, max_delay=0.01, give_up_after=0.02)
         async with connect(driver.path, supervised=settings) as device:
             assert isinstance(device.hal, SupervisedDevice)
-            model = await prepared_by(device.hal)
+            model = await prepared_by(device.hal, MODEL)
             await driver.stop()
-            await has(lambda: prepared_by(device.hal), NoDriverError, device.hal)
+            await has(lambda: prepared_by(device.hal, MODEL), NoDriverError, device.hal)
             await is_refused(device.hal, model)
             for thing in (device.hal, model):
                 assert isinstance(thing, IMortal)
@@ -179,7 +163,7 @@ class TestSupervised:
     async def test_one_that_is_closed_says_so(self, driver: Driver) -> None:
         async with connect(driver.path, supervised=BRIEFLY) as device:
             assert isinstance(device.hal, SupervisedDevice)
-            model = await prepared_by(device.hal)
+            model = await prepared_by(device.hal, MODEL)
         await is_refused(device.hal, model)
         for thing in (device.hal, model):
             assert isinstance(thing, IMortal)

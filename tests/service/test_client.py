@@ -18,18 +18,13 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
 )
 from asyncnn.hal.interfaces import IPreparedModel
-from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
-    DeviceStatus,
-    ErrorStatus,
-    ExecutionPreference,
-    Priority,
-)
+from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server, wire
 from asyncnn.service.process import MAX_PATH_BYTES, Peer
 from tests.networks import addition
 from tests.places import served
+from tests.preparing import launch_preparation
 from tests.service.fake_driver import accept, listening, welcome
 from tests.waits import cancelled, until
 
@@ -304,13 +299,4 @@ class TestDeadlines:
 def _prepare(
     device: RemoteDevice, callback: IPreparedModelCallback, deadline: int | None
 ) -> ErrorStatus:
-    return device.prepare_model_1_3(
-        addition(2).model,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        Priority.MEDIUM,
-        deadline,
-        (),
-        (),
-        bytes(BYTE_SIZE_OF_CACHE_TOKEN),
-        callback,
-    )
+    return launch_preparation(device, addition(2).model, callback, deadline=deadline)

@@ -16,13 +16,14 @@ from asyncnn.hal.errors import (
     DriverDiedError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Handle, Model, Priority
+from asyncnn.hal.types import ErrorStatus, Handle, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server, wire
 from asyncnn.service.client import asking as client_preparations
 from asyncnn.service.driver import preparations, queries
 from tests.networks import chain
+from tests.preparing import launch_preparation
 from tests.service.conftest import LIMITS, Connect, Service
 from tests.service.fake_driver import accept, listening, welcome
 from tests.service.raw import RawClient, ping, prepare, sealed
@@ -45,16 +46,7 @@ class Held:
 
 def launch(device: RemoteDevice, model: Model = LARGE) -> PreparedModelFuture:
     callback = PreparedModelFuture()
-    status = device.prepare_model_1_3(
-        model,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        Priority.MEDIUM,
-        None,
-        (),
-        (),
-        bytes(32),
-        callback,
-    )
+    status = launch_preparation(device, model, callback)
     assert status is ErrorStatus.NONE
     return callback
 
@@ -327,15 +319,11 @@ class TestTheClient:
             fds = [os.memfd_create("cache") for _ in range(sum(counts))]
             handles = [Handle((fd,)) for fd in fds]
             callback = PreparedModelFuture()
-            device.prepare_model_1_3(
+            launch_preparation(
+                device,
                 LARGE,
-                ExecutionPreference.FAST_SINGLE_ANSWER,
-                Priority.MEDIUM,
-                None,
-                handles[: counts[0]],
-                handles[counts[0] :],
-                bytes(32),
                 callback,
+                handles=(handles[: counts[0]], handles[counts[0] :]),
             )
             kept = os.dup(fds[0])
             for fd in fds:

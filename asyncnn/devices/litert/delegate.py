@@ -20,6 +20,7 @@ from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, St
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.hal.types import OperationType
 
 WRITER_VERSION = 8
 """Counts the changes to what is claimed, divided and written."""
@@ -74,6 +75,8 @@ class LiteRtDelegate:
 
     def claims(self, operation: BoundOperation) -> int | None:
         """See `Delegate`: LiteRT computes what it can as the HAL wants it."""
+        if not isinstance(operation.type, OperationType):
+            return None
         try:
             self._made[operation] = written(operation)
         except GeneralFailureError:

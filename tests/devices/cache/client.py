@@ -87,13 +87,8 @@ class CacheClient:
         """Prepare a model, which always has to work, and maybe save it."""
         callback = _Outcome()
         status = self.device.prepare_model_1_3(
-            model,
-            ExecutionPreference.FAST_SINGLE_ANSWER,
-            priority,
-            None,
-            *handles,
-            token,
-            callback,
+            *(model, ExecutionPreference.FAST_SINGLE_ANSWER, priority, None),
+            *(*handles, token, callback),
         )
         prepared = await callback
         assert status is ErrorStatus.NONE

@@ -14,8 +14,9 @@ from asyncnn.devices.onnxruntime.sessions import RegionSession
 from asyncnn.extensions.regions import ONNX, RegionPort, region_model, type_of
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.memory.pools import from_buffer
+from tests.preparing import launch_preparation
+from tests.runtime.onnx.files import parsed
 
 F32 = np.float32
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -103,21 +104,10 @@ def looping() -> NamedModel:
 
     The matrix moves columns by one. With `ENDLESS` it only ends if it is told to.
     """
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go_on"], ["goes_on"]),
-            helper.make_node("MatMul", ["before", "turned"], ["after"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("number", INT64, []),
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("before", FLOAT, [SIDE, SIDE]),
-        ],
-        [
-            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("after", FLOAT, [SIDE, SIDE]),
-        ],
+    side = f"float[{SIDE}, {SIDE}]"
+    body = parsed(
+        f"int64 number, bool go_on, {side} before => bool goes_on, {side} after",
+        "goes_on = Identity(go_on); after = MatMul(before, turned)",
     )
     content = graph(
         [helper.make_node("Loop", ["times", "", "x"], ["y"], body=body)],
@@ -150,10 +140,7 @@ def turned(times: int) -> Array:
 async def refused(device: Device, model: NamedModel, words: str) -> None:
     """Check that the HAL device refuses a region; `Device` may know another way."""
     callback = PreparedModelFuture()
-    preference = ExecutionPreference.FAST_SINGLE_ANSWER
-    device.hal.prepare_model_1_3(
-        *(model.model, preference, Priority.MEDIUM, None, (), (), bytes(32)), callback
-    )
+    launch_preparation(device.hal, model.model, callback)
     with pytest.raises(AsyncnnError, match=words):
         await callback
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
+from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
@@ -23,6 +23,7 @@ from asyncnn.hal.versions import VersionedDevice, v1_0, v1_1, v1_2
 from asyncnn.runtime.framework.older_drivers import OlderDriver
 from asyncnn.runtime.requests import RequestBuilder
 from tests.networks import addition
+from tests.preparing import prepared_by
 
 V1_0, V1_1, V1_2, V1_3 = list(HalVersion)[:4]
 OLDER = (V1_0, V1_1, V1_2)
@@ -121,11 +122,7 @@ async def adapted(
 async def prepare(
     device: Any, model: Model, deadline: int | None = None
 ) -> IPreparedModel:
-    callback = PreparedModelFuture()
-    device.prepare_model_1_3(
-        model, FAST, Priority.HIGH, deadline, (), (), bytes(32), callback
-    )
-    return await callback
+    return await prepared_by(device, model, priority=Priority.HIGH, deadline=deadline)
 
 
 def sums(*shape: int) -> tuple[Any, np.ndarray]:

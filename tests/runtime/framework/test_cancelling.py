@@ -13,7 +13,6 @@ from asyncnn.hal.types import (
     ExecutionOptions,
     ExecutionPreference,
     MeasureTiming,
-    Priority,
     Request,
 )
 from asyncnn.runtime.device import Device
@@ -21,6 +20,7 @@ from asyncnn.runtime.framework.stepping import SteppedRun
 from asyncnn.runtime.framework.steps import OnCpu
 from asyncnn.tools.bench.made_models import dense
 from asyncnn.tools.stress.place import PATHS, run_by_callback
+from tests.preparing import launch_preparation
 from tests.runtime.framework.crippled import Fault
 from tests.runtime.framework.mixed import inputs, mixed
 from tests.runtime.framework.test_failing import framework_with
@@ -43,9 +43,8 @@ class Preparing(IPreparedModelCallback):
 def launch(device: Device) -> Preparing:
     """Launch a preparation, whose task has not begun yet."""
     callback = Preparing()
-    status = device.hal.prepare_model_1_3(
-        *(mixed().model, ExecutionPreference.LOW_POWER, Priority.MEDIUM, None),
-        *((), (), bytes(32), callback),
+    status = launch_preparation(
+        device.hal, mixed().model, callback, preference=ExecutionPreference.LOW_POWER
     )
     assert status is ErrorStatus.NONE
     return callback

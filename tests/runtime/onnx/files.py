@@ -59,15 +59,8 @@ def model(
     )
 
 
-def written(
-    ends: str,
-    nodes: str,
-    weights: Mapping[str, Any] | None = None,
-    *,
-    opset: int = 17,
-    functions: Sequence[Any] = (),
-) -> Any:
-    """Return a model of text: ``float[2, n] x => float[] y``, ``y = Abs(x); ...``.
+def parsed(ends: str, nodes: str) -> Any:
+    """Return a graph of text: ``float[2, n] x => float[] y``, ``y = Abs(x); ...``.
 
     Both are in ONNX's own syntax, but for semicolons between nodes.
     """
@@ -77,8 +70,15 @@ def written(
     for node in graph.node:
         if not node.domain:
             node.ClearField("domain")
-    ends_ = graph.input, graph.output
-    return model(graph.node, *ends_, weights, opset=opset, functions=functions)
+    return graph
+
+
+def written(
+    ends: str, nodes: str, weights: Mapping[str, Any] | None = None, **options: Any
+) -> Any:
+    """Return a model of text as `parsed` has it; ``options`` are those of `model`."""
+    graph = parsed(ends, nodes)
+    return model(graph.node, graph.input, graph.output, weights, **options)
 
 
 def classifier(

@@ -17,7 +17,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from tests.places import driver_of, opened
-from tests.runtime.onnx.files import imported, model, results, tensor, written
+from tests.runtime.onnx.files import imported, model, parsed, results, tensor, written
 from tests.waits import cancelled
 
 node = helper.make_node
@@ -39,20 +39,16 @@ def operations(named: NamedModel) -> list[str]:
     return [name.rpartition("/")[2] for name in names]
 
 
+LOOP = "int64 i, bool go, float[2] s => bool on, float[2] t, float[2] u"
+
+
 def counting(count: int, inner: list[Any], shape: tuple[int, ...] = (2,)) -> Any:
     """A loop of a known count, whose body has ``t`` from ``s``."""
-    body = helper.make_graph(
-        [node("Identity", ["go"], ["on"]), *inner],
-        "body",
-        [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", shape)],
-        [tensor("on", (), np.bool_), tensor("t", shape), tensor("u", shape)],
-    )
-    return model(
-        [node("Loop", ["n", "", "x"], ["y", "z"], body=body)],
-        [tensor("x", shape)],
-        ["y", "z"],
-        {"n": np.int64(count)},
-    )
+    ends = "int64 i, bool go, float{0} s => bool on, float{0} t, float{0} u"
+    body = parsed(ends.format([*shape]), "on = Identity(go)")
+    body.node.extend(inner)
+    loop = node("Loop", ["n", "", "x"], ["y", "z"], body=body)
+    return model([loop], [tensor("x", shape)], ["y", "z"], {"n": np.int64(count)})
 
 
 class TestGroups:
@@ -153,22 +149,10 @@ class TestGroups:
 
 class TestLoops:
     async def test_a_condition_may_follow_from_the_count(self) -> None:
-        body = helper.make_graph(
-            [
-                node("Less", ["i", "three"], ["on"]),
-                node("Add", ["s", "s"], ["t"]),
-                node("Identity", ["t"], ["u"]),
-            ],
-            "body",
-            [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (2,))],
-            [tensor("on", (), np.bool_), tensor("t", (2,)), tensor("u", (2,))],
-        )
-        proto = model(
-            [node("Loop", ["", "", "x"], ["y", "z"], body=body)],
-            [tensor("x", (2,))],
-            ["y", "z"],
-            {"three": np.int64(3)},
-        )
+        body = parsed(LOOP, "on = Less(i, three); t = Add(s, s); u = Identity(t)")
+        loop = node("Loop", ["", "", "x"], ["y", "z"], body=body)
+        weights = {"three": np.int64(3)}
+        proto = model([loop], [tensor("x", (2,))], ["y", "z"], weights)
         x = floats(2)
         found = await results(imported(proto), x=x)
         np.testing.assert_allclose(found["y"], 16 * x)
@@ -178,16 +162,10 @@ class TestLoops:
     async def test_only_a_run_may_tell_how_many_steps_there_are(
         self, where: str, request: pytest.FixtureRequest
     ) -> None:
-        body = helper.make_graph(
-            [
-                node("Mul", ["s", "half"], ["t"]),
-                node("ReduceSum", ["t"], ["sum"], keepdims=0),
-                node("Greater", ["sum", "three"], ["on"]),
-                node("Identity", ["t"], ["u"]),
-            ],
-            "body",
-            [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (2,))],
-            [tensor("on", (), np.bool_), tensor("t", (2,)), tensor("u", (2,))],
+        body = parsed(
+            LOOP,
+            "t = Mul(s, half); sum = ReduceSum<keepdims=0>(t);"
+            "on = Greater(sum, three); u = Identity(t)",
         )
         nodes = [
             node("Loop", ["", "true", "x"], ["y", "all"], body=body),
@@ -212,14 +190,9 @@ class TestLoops:
         proto = counting(3, [node("Identity", ["s"], ["u"])])
         body = proto.graph.node[0].attribute[0].g
         del body.node[:]
-        body.node.extend(
-            [
-                node("Concat", ["s", "s"], ["t"], axis=0),
-                node("ReduceSum", ["s"], ["u"], keepdims=1),
-                node("Less", ["u", "u"], ["less"]),
-                node("Squeeze", ["less"], ["on"]),
-            ]
-        )
+        growing = "t = Concat<axis=0>(s, s); u = ReduceSum<keepdims=1>(s);"
+        ends = "less = Less(u, u); on = Squeeze(less)"
+        body.node.extend(parsed(LOOP, growing + ends).node)
         with pytest.raises(UnsupportedOperatorError, match="states may grow"):
             imported(proto)
 

@@ -11,7 +11,7 @@ from onnx import helper
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.runtime.file_kinds import kind_of
-from tests.runtime.onnx.files import imported, model, tensor, written
+from tests.runtime.onnx.files import imported, written
 
 node = helper.make_node
 RNG = np.random.default_rng(3)
@@ -19,28 +19,18 @@ RNG = np.random.default_rng(3)
 
 def network() -> Any:
     """A model with weights, shapes, a branch, a loop and quantised parts."""
-    body = helper.make_graph(
-        [node("Identity", ["go"], ["go_on"]), node("Add", ["s", "one"], ["t"])],
-        "body",
-        [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (1, 2))],
-        [tensor("go_on", (), np.bool_), tensor("t", (1, 2))],
+    body = (
+        "body (int64 i, bool go, float[1, 2] s) => (bool go_on, float[1, 2] t)"
+        " { go_on = Identity(go) t = Add(s, one) }"
     )
-    return model(
-        [
-            node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
-            node("Shape", ["c"], ["n"]),
-            node("Gather", ["n", "zero"], ["first"]),
-            node("Unsqueeze", ["first", "zeros"], ["batch"]),
-            node("Concat", ["batch", "rest"], ["shape"], axis=0),
-            node("Reshape", ["c", "shape"], ["r"]),
-            node("MatMul", ["r", "m"], ["p"]),
-            node("LSTM", ["seq", "lw", "lr"], ["l"], hidden_size=2),
-            node("Loop", ["count", "", "p"], ["q"], body=body),
-            node("Pad", ["q", "pads"], ["padded"]),
-            node("Resize", ["x", "", "scales"], ["big"], mode="linear"),
-        ],
-        [tensor("x", (1, 2, 4, 4)), tensor("seq", (3, 1, 2))],
-        ["padded", "l", "big"],
+    return written(
+        "float[1, 2, 4, 4] x, float[3, 1, 2] seq"
+        " => float[] padded, float[] l, float[] big",
+        "c = Conv<pads=[1, 1, 1, 1]>(x, w); n = Shape(c); first = Gather(n, zero);"
+        "batch = Unsqueeze(first, zeros); shape = Concat<axis=0>(batch, rest);"
+        "r = Reshape(c, shape); p = MatMul(r, m); l = LSTM<hidden_size=2>(seq, lw, lr);"
+        f'q = Loop<body = {body}>(count, "", p); padded = Pad(q, pads);'
+        'big = Resize<mode="linear">(x, "", scales)',
         {
             "w": RNG.standard_normal((3, 2, 3, 3)).astype(np.float32),
             "m": RNG.standard_normal((48, 2)).astype(np.float32),

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
-from tests.runtime.onnx.files import imported, model, tensor, written
+from tests.runtime.onnx.files import imported, model, parsed, tensor, written
 
 node = helper.make_node
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -38,19 +38,13 @@ def loop(
     initializer: Sequence[Any] = (),
 ) -> Any:
     """A loop of ``count`` steps whose body has ``t`` from ``s``."""
-    body = helper.make_graph(
-        [node("Identity", ["go"], ["on"]), *inner],
-        "body",
-        [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (2,))],
-        [tensor("on", (), np.bool_), tensor("t", (2,))],
-        initializer=initializer,
-    )
-    return model(
-        [node("Loop", ["count", "", "x"], ["y"], body=body)],
-        [tensor("x", (2,))],
-        ["y"],
-        {"count": np.int64(count), **weights},
-    )
+    ends = "int64 i, bool go, float[2] s => bool on, float[2] t"
+    body = parsed(ends, "on = Identity(go)")
+    body.node.extend(inner)
+    body.initializer.extend(initializer)
+    turns = node("Loop", ["count", "", "x"], ["y"], body=body)
+    given = {"count": np.int64(count), **weights}
+    return model([turns], [tensor("x", (2,))], ["y"], given)
 
 
 def calls(inner: Sequence[Any], count: int) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import asyncnn
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
@@ -29,16 +29,10 @@ def floats(*shape: int) -> Any:
 
 def small_network(lengths: Any = ("batch", 3, "height", "width")) -> Any:
     """A convolution, its activation, a pool and a softmax."""
-    return model(
-        [
-            node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-            node("Relu", ["c"], ["r"]),
-            node("GlobalAveragePool", ["r"], ["p"]),
-            node("Flatten", ["p"], ["f"]),
-            node("Softmax", ["f"], ["y"], axis=-1),
-        ],
-        [tensor("x", lengths)],
-        ["y"],
+    return written(
+        f"float[{', '.join(map(str, lengths))}] x => float[] y",
+        "c = Conv<pads=[1, 1, 1, 1]>(x, w, b); r = Relu(c); p = GlobalAveragePool(r);"
+        "f = Flatten(p); y = Softmax<axis=-1>(f)",
         {"w": floats(4, 3, 3, 3), "b": floats(4)},
     )
 
@@ -271,20 +265,10 @@ class TestRefusals:
             assert part in str(found.value)
 
     async def test_a_constant_too_large_to_be_folded_is_filled(self) -> None:
-        shape = (3000, 1500)
-        proto = model(
-            [
-                node(
-                    "ConstantOfShape",
-                    ["s"],
-                    ["w"],
-                    value=numpy_helper.from_array(np.float32([0.5])),
-                ),
-                node("MatMul", ["x", "w"], ["y"]),
-            ],
-            [tensor("x", (2, 3000))],
-            ["y"],
-            {"s": np.int64(shape)},
+        proto = written(
+            "float[2, 3000] x => float[] y",
+            "w = ConstantOfShape<value = float[1] {0.5}>(s); y = MatMul(x, w)",
+            {"s": np.int64([3000, 1500])},
         )
         x = np.random.default_rng(3).standard_normal((2, 3000)).astype(np.float32)
         found = await results(imported(proto), x=x)

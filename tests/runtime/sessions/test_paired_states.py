@@ -13,7 +13,7 @@ import asyncnn
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.pipeline import Pipeline, Stage
 from asyncnn.runtime.states import pairs_by_name
-from tests.runtime.onnx.files import model, tensor, written
+from tests.runtime.onnx.files import written
 from tests.runtime.tflite.files import Op, Signature, T, write
 from tests.service.restarting import BRIEFLY, running
 
@@ -27,20 +27,12 @@ def detector(batch: int | str = "batch") -> bytes:
 
     Its state is neither the last of its inputs nor of its outputs.
     """
-    proto = model(
-        [
-            node("Mul", ["state", "half"], ["less"]),
-            node("Unsqueeze", ["input", "first"], ["row"]),
-            node("Add", ["less", "row"], ["stateN"]),
-            node("Mul", ["input", "gain"], ["louder"]),
-            node("ReduceMean", ["louder"], ["output"], axes=[1], keepdims=1),
-        ],
-        [
-            tensor("state", (2, batch, 8)),
-            tensor("input", (batch, 8)),
-            tensor("gain", (batch, 1)),
-        ],
-        [tensor("stateN", (2, batch, 8)), tensor("output", (batch, 1))],
+    proto = written(
+        f"float[2, {batch}, 8] state, float[{batch}, 8] input, float[{batch}, 1] gain"
+        f" => float[2, {batch}, 8] stateN, float[{batch}, 1] output",
+        "less = Mul(state, half); row = Unsqueeze(input, first);"
+        "stateN = Add(less, row); louder = Mul(input, gain);"
+        "output = ReduceMean<axes=[1], keepdims=1>(louder)",
         {"half": np.array([0.5], np.float32), "first": np.array([0], np.int64)},
     )
     content: bytes = proto.SerializeToString()

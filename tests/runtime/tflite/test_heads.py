@@ -73,6 +73,16 @@ def bias_in(found: Contents, inside: int, data: bytearray) -> None:
     lead(data, flatbuffer.places(found.data, buffer, 1)[0], inside)
 
 
+def test_weights_are_copied_where_that_takes_less_time() -> None:
+    x, y = f32(1, 512), f32(1, 512)
+    weights = const(np.linspace(-1, 1, 1 << 18).reshape(512, 512), np.float32)
+    operator = Op("FULLY_CONNECTED", [x, weights], [y], "FullyConnectedOptions")
+    for padding, are_apart in ((1 << 19, False), (1 << 20, True)):
+        found = read(write([operator], [x], [y]) + bytes(padding + TAIL_BYTES))
+        file = region_file(found, [(1, 512)], USUAL)
+        assert bool(file.apart) == bool(file.holes) == are_apart
+
+
 class TestHoles:
     def test_weights_that_lie_apart_are_what_was_read(self) -> None:
         found = read(wide_file())

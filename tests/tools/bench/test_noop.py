@@ -5,18 +5,16 @@ import asyncio
 import numpy as np
 import pytest
 
-from asyncnn.callbacks import ExecutionFuture, IExecutionCallback, PreparedModelFuture
+from asyncnn.callbacks import ExecutionFuture, IExecutionCallback
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
     ErrorStatus,
     ExecutionPreference,
     MeasureTiming,
     Model,
     OutputShape,
-    Priority,
     Request,
 )
 from asyncnn.runtime.device import Device
@@ -25,6 +23,7 @@ from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.tools.bench.made_models import tiny_addition
 from asyncnn.tools.bench.noop import NoOpDevice
 from tests.networks import addition
+from tests.preparing import prepared_by
 
 SUM = addition(4)
 NONE = ErrorStatus.NONE
@@ -33,18 +32,7 @@ NONE = ErrorStatus.NONE
 async def prepare(
     model: Model, preference: int = ExecutionPreference.LOW_POWER
 ) -> IPreparedModel:
-    callback = PreparedModelFuture()
-    NoOpDevice().prepare_model_1_3(
-        model,
-        preference,  # type: ignore[arg-type]
-        Priority.MEDIUM,
-        None,
-        (),
-        (),
-        bytes(BYTE_SIZE_OF_CACHE_TOKEN),
-        callback,
-    )
-    return await callback
+    return await prepared_by(NoOpDevice(), model, preference=preference)
 
 
 def request(*arrays: np.ndarray) -> Request:

@@ -4,30 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.interfaces import IDevice, IPreparedModel
-from asyncnn.hal.types import ExecutionPreference, Model, Priority
 from asyncnn.tools.conformance.preparing import through_cache
 from asyncnn.tools.conformance.suite import VectorRuns, run_spec
 from tests.devices.test_device import malformed
 from tests.networks import addition
-
-
-async def prepare(device: IDevice, model: Model) -> IPreparedModel:
-    callback = PreparedModelFuture()
-    device.prepare_model_1_3(
-        model,
-        ExecutionPreference.FAST_SINGLE_ANSWER,
-        Priority.MEDIUM,
-        None,
-        (),
-        (),
-        bytes(32),
-        callback,
-    )
-    return await callback
+from tests.preparing import prepared_by
 
 
 async def test_models_come_from_the_cache(tmp_path: Path) -> None:
@@ -40,9 +23,9 @@ async def test_models_come_from_the_cache(tmp_path: Path) -> None:
 
     settings = DeviceSettings(cache_key_file=str(tmp_path / "key"))
     async with Watched(settings) as device:
-        await prepare(through_cache(device), addition(4).model)
+        await prepared_by(through_cache(device), addition(4).model)
         with pytest.raises(InvalidArgumentError):
-            await prepare(through_cache(device), malformed())
+            await prepared_by(through_cache(device), malformed())
     assert len(loaded) == 1
 
 
@@ -50,7 +33,7 @@ async def test_a_model_that_is_not_saved_is_refused(tmp_path: Path) -> None:
     settings = DeviceSettings(cache_key_file=str(tmp_path))
     async with ReferenceDevice(settings) as device:
         with pytest.raises(GeneralFailureError):
-            await prepare(through_cache(device), addition(4).model)
+            await prepared_by(through_cache(device), addition(4).model)
 
 
 @pytest.mark.parametrize("name", ["add", "while_fib", "lstm_state"])

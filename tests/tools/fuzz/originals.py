@@ -13,6 +13,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.container import save
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
+from tests.runtime.onnx.files import parsed
 from tests.runtime.tflite.test_hostile import (
     hybrid_file,
     recurrent_file,
@@ -84,47 +85,22 @@ def quantized_in_onnx() -> bytes:
         numpy_helper.from_array(np.array(3, np.int64), "trips"),
         numpy_helper.from_array(np.array(True), "on"),
     ]
-    kind = TensorProto.FLOAT
-    branches = [
-        helper.make_graph(
-            [helper.make_node(type_, ["m"], [name])],
-            name,
-            [],
-            [helper.make_tensor_value_info(name, kind, [2, 5])],
-        )
-        for type_, name in (("Exp", "then"), ("Neg", "else"))
-    ]
-    body = helper.make_graph(
-        [
-            helper.make_node("Add", ["before", "m"], ["after"]),
-            helper.make_node("Identity", ["go"], ["goes"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("before", kind, [2, 5]),
-        ],
-        [
-            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("after", kind, [2, 5]),
-        ],
+    then, other = "then () => (float[2, 5] t)", "else () => (float[2, 5] e)"
+    branches = f"then_branch = {then} {{ t = Exp(m) }}, "
+    branches += f"else_branch = {other} {{ e = Neg(m) }}"
+    body = (
+        "body (int64 i, bool go, float[2, 5] before)"
+        " => (bool goes, float[2, 5] after)"
+        " { after = Add(before, m) goes = Identity(go) }"
     )
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-        helper.make_node("DequantizeLinear", ["w", "s", "wz"], ["dw"]),
-        helper.make_node("MatMul", ["d", "dw"], ["m"]),
-        helper.make_node("ReduceSum", ["m"], ["sum"], keepdims=0),
-        helper.make_node("Greater", ["sum", "s"], ["c"]),
-        helper.make_node(
-            "If", ["c"], ["b"], then_branch=branches[0], else_branch=branches[1]
-        ),
-        helper.make_node("Loop", ["trips", "on", "b"], ["y"], body=body),
-    ]
-    x = helper.make_tensor_value_info("x", kind, [2, 6])
-    y = helper.make_tensor_value_info("y", kind, [2, 5])
-    return _in_onnx(nodes, [x], [y], constants)
+    graph = parsed(
+        "float[2, 6] x => float[2, 5] y",
+        "q = QuantizeLinear(x, s, z); d = DequantizeLinear(q, s, z);"
+        "dw = DequantizeLinear(w, s, wz); m = MatMul(d, dw);"
+        "sum = ReduceSum<keepdims=0>(m); c = Greater(sum, s);"
+        f"b = If<{branches}>(c); y = Loop<body = {body}>(trips, on, b)",
+    )
+    return _in_onnx(graph.node, graph.input, graph.output, constants)
 
 
 def _in_onnx(
