@@ -9,9 +9,8 @@ import numpy as np
 from asyncnn import hal
 from asyncnn.engine.plan import Plan, Port
 from asyncnn.engine.program import InputShapes, Program
-from asyncnn.hal.operands import combine_dimensions, is_scalar
+from asyncnn.hal.operands import combine_dimensions, has_lengths, is_scalar
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.operations.shapes import has_lengths
 from asyncnn.hal.types import OutputShapes
 from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import view

@@ -11,7 +11,7 @@ the rules of its validation utilities.
 
 import math
 from collections.abc import Sequence
-from itertools import count
+from itertools import compress, count
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -193,6 +193,12 @@ def combine_dimensions(first: Dimensions, second: Dimensions) -> Dimensions:
     return tuple(a or b for a, b in zip(first, second, strict=True))
 
 
+def has_lengths(shape: Dimensions, dimensions: Dimensions) -> bool:
+    """Return whether a shape has the lengths of dimensions that are not open."""
+    fixed = [*filter(None, dimensions)]
+    return len(shape) == len(dimensions) and [*compress(shape, dimensions)] == fixed
+
+
 def check_declared(
     operand: Operand, shape: Dimensions, type_: AnyOperationType
 ) -> None:
@@ -201,11 +207,7 @@ def check_declared(
     :raises GeneralFailureError: if the rank or a declared axis differs.
     """
     declared = operand.dimensions
-    if not declared:
-        return
-    if len(declared) != len(shape) or any(
-        axis and axis != length for axis, length in zip(declared, shape, strict=True)
-    ):
+    if declared and not has_lengths(shape, declared):
         raise GeneralFailureError(
             f"{type_.name} gives shape {list(shape)}, "
             f"but the model declares {list(declared)}"

@@ -15,9 +15,8 @@ from asyncnn import hal
 from asyncnn.execution import Outputs
 from asyncnn.extensions.regions import BFLOAT16
 from asyncnn.hal.errors import WrongTypeError, counted
-from asyncnn.hal.operands import is_scalar
+from asyncnn.hal.operands import has_lengths, is_scalar
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.operations.shapes import has_lengths
 from asyncnn.hal.validate import plain_arguments
 from asyncnn.lazy import compiled_module
 from asyncnn.memory.slabs import place_of

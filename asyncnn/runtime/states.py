@@ -22,8 +22,8 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
 )
 from asyncnn.hal.interfaces import IDevice, IMortal, IPreparedModel
+from asyncnn.hal.operands import has_lengths
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.operations.shapes import has_lengths
 from asyncnn.hal.types import Dimensions, Request
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray, Slot, allocate_buffer

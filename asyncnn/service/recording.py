@@ -169,8 +169,14 @@ class CallRecord(msgspec.Struct, frozen=True):
         used = used.union(*(each.models for each in buffers.values()))
         models = {k: v for k, v in self.models.items() if k in used}
         routes = tuple([each for each in self.routes if each.model in used])
-        of = self.driver, self.began_ns, calls, models, requests, buffers, routes
-        return CallRecord(*of)
+        return msgspec.structs.replace(
+            self,
+            calls=calls,
+            models=models,
+            requests=requests,
+            buffers=buffers,
+            routes=routes,
+        )
 
 
 _decode = msgspec.msgpack.Decoder(CallRecord).decode

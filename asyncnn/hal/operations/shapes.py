@@ -6,7 +6,6 @@ raises `OperationFailedError`, a value that is not known yet `ValueNeededError`.
 
 import math
 from collections.abc import Sequence
-from itertools import compress
 
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperation, Shape
@@ -14,12 +13,6 @@ from asyncnn.hal.operations.signature import Requirement, TypedCheck, Usage
 
 NHWC_TO_NCHW = (0, 3, 1, 2)
 NCHW_TO_NHWC = (0, 2, 3, 1)
-
-
-def has_lengths(shape: Shape, dimensions: Shape) -> bool:
-    """Return whether a shape has the lengths of dimensions that are not open."""
-    fixed = [*filter(None, dimensions)]
-    return len(shape) == len(dimensions) and [*compress(shape, dimensions)] == fixed
 
 
 def permuted(shape: Shape, order: tuple[int, ...]) -> Shape:
